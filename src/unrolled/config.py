@@ -1,0 +1,283 @@
+"""A run's settings: frozen models, every default in this one place.
+
+`Config` is what a run folder stores and what every room reads. Settings are nested (`model.encoder.hidden_size`),
+unknown fields are refused, and unions are told apart by their `type`. Reading files, dotted overrides and the
+order of precedence live in `unrolled.settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = [
+    "Config",
+    "Data",
+    "Decoding",
+    "Model",
+    "Optimizer",
+    "RecurrentDecoder",
+    "RecurrentEncoder",
+    "Schedule",
+    "Seq2Seq",
+    "Side",
+    "Training",
+    "TransformerDecoder",
+    "TransformerEncoder",
+]
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+Cell = Literal["lstm", "gru"]
+Score = Literal["dot", "scaled_dot", "general", "additive"]
+Positions = Literal["sinusoidal", "rotary"]
+Column = Literal["source", "target", "features", "-"]
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, and unknown fields are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+class Side(Settings):
+    """How one side of a pair is cut into symbols."""
+
+    units: Literal["character", "space", "byte"] = "character"
+    """One symbol a code point, a space-separated token, or a byte of the UTF-8 form."""
+    min_count: Positive = 1
+    """Symbols seen less often in the training data become the unknown symbol."""
+    max_symbols: Positive | None = None
+    """Largest number of symbols kept (most frequent first, ties by code point); none for all."""
+    max_length: Positive = 256
+    """Longest sequence that is trained on, in symbols, its end symbol included."""
+
+
+class Data(Settings):
+    """What a line of a data file is, and how its text is normalised."""
+
+    columns: tuple[Column, ...] = ("source", "target")
+    """What each column holds, in order; `-` skips one."""
+    format: Literal["tsv", "csv"] = "tsv"
+    """`tsv`: split at tabs, quotes are ordinary symbols. `csv`: RFC 4180 quoting, asked for explicitly."""
+    encoding: str = "utf-8"
+    """Character encoding of the data files."""
+    header: bool = False
+    """Whether the first line holds column names and is skipped."""
+    normal_form: Literal["NFC", "NFD", "NFKC", "NFKD", "none"] = "NFC"
+    """Unicode normal form of what the model reads and writes; output is recomposed to NFC from NFD."""
+    source: Side = Side()
+    target: Side = Side()
+    over_long: Literal["drop", "cut"] = "drop"
+    """What happens to training pairs over a side's `max_length`."""
+    dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """Share of the distinct sources held out when no dev file is given."""
+    dev_limit: Positive = 2000
+    """Most distinct sources that are held out."""
+
+    @model_validator(mode="after")
+    def _columns_make_sense(self) -> Self:
+        named = [column for column in self.columns if column != "-"]
+        if "source" not in named or len(set(named)) != len(named):
+            raise ValueError(f"columns need exactly one 'source' and nothing twice, got {','.join(self.columns)}")
+        return self
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+class RecurrentEncoder(Settings):
+    """Recurrent encoder: embedding, then layers of cells in one or two directions."""
+
+    type: Literal["recurrent"] = "recurrent"
+    cell: Cell = "lstm"
+    embedding_dim: Positive = 128
+    hidden_size: Positive = 256
+    """Units of each direction."""
+    num_layers: Positive = 1
+    is_bidirectional: bool = True
+    dropout: Rate = 0.2
+    """On the embeddings, between layers, and on the encoder's output."""
+
+
+class TransformerEncoder(Settings):
+    """Transformer encoder, pre-norm."""
+
+    type: Literal["transformer"] = "transformer"
+    d_model: Positive = 256
+    d_ff: Positive = 1024
+    num_layers: Positive = 4
+    num_heads: Positive = 4
+    positions: Positions = "sinusoidal"
+    dropout: Rate = 0.1
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        _check_heads(self.d_model, self.num_heads, self.positions)
+        return self
+
+
+class RecurrentDecoder(Settings):
+    """Recurrent decoder; `attention="none"` is the fixed-vector model."""
+
+    type: Literal["recurrent"] = "recurrent"
+    cell: Cell = "lstm"
+    embedding_dim: Positive = 128
+    hidden_size: Positive = 256
+    num_layers: Positive = 1
+    attention: Score | Literal["none"] = "general"
+    """How a decoder state is compared with each encoder output (`concat` is accepted for `additive`)."""
+    wiring: Literal["luong"] = "luong"
+    """Where the context enters: `luong` after the cell, so that all steps are one call under teacher forcing."""
+    dropout: Rate = 0.2
+    """On the embeddings, between layers, and before the output layer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _concat_is_additive(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("attention") == "concat":
+            return {**values, "attention": "additive"}
+        return values
+
+
+class TransformerDecoder(Settings):
+    """Transformer decoder, pre-norm, with a key-value cache."""
+
+    type: Literal["transformer"] = "transformer"
+    d_model: Positive = 256
+    d_ff: Positive = 1024
+    num_layers: Positive = 4
+    num_heads: Positive = 4
+    positions: Positions = "sinusoidal"
+    dropout: Rate = 0.1
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        _check_heads(self.d_model, self.num_heads, self.positions)
+        return self
+
+
+def _check_heads(d_model: int, num_heads: int, positions: str) -> None:
+    if d_model % num_heads:
+        raise ValueError(f"d_model must be divisible by num_heads, got {d_model} and {num_heads}")
+    if positions == "rotary" and (d_model // num_heads) % 2:
+        raise ValueError(f"rotary positions need an even head_dim, got {d_model // num_heads}")
+
+
+Encoder = Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="type")]
+Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="type")]
+
+
+class Seq2Seq(Settings):
+    """Encoder–decoder: any of the encoders with any of the decoders."""
+
+    type: Literal["seq2seq"] = "seq2seq"
+    encoder: Encoder = RecurrentEncoder()
+    decoder: Decoder = RecurrentDecoder()
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if isinstance(self.decoder, RecurrentDecoder) and self.decoder.attention in ("dot", "scaled_dot"):
+            width, hidden = memory_size(self.encoder), self.decoder.hidden_size
+            if width != hidden:
+                raise ValueError(
+                    f"attention={self.decoder.attention} needs equal sizes, got encoder output {width} and decoder"
+                    f" hidden_size {hidden}; use attention=general or make them equal"
+                )
+        return self
+
+
+def memory_size(encoder: RecurrentEncoder | TransformerEncoder) -> int:
+    """Width of an encoder's output: all directions together."""
+    if isinstance(encoder, TransformerEncoder):
+        return encoder.d_model
+    return encoder.hidden_size * (2 if encoder.is_bidirectional else 1)
+
+
+Model = Seq2Seq
+
+
+# --- training and decoding -------------------------------------------------------------------------------------------
+
+
+class Optimizer(Settings):
+    """AdamW (Loshchilov & Hutter 2019)."""
+
+    learning_rate: Annotated[float, Field(gt=0.0)] = 2e-3
+    beta1: Rate = 0.9
+    beta2: Rate = 0.98
+    epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Applied to matrices only; biases and norms are left alone."""
+    clip_norm: Annotated[float, Field(gt=0.0)] = 1.0
+    """Largest norm of the whole gradient."""
+
+
+class Schedule(Settings):
+    """Learning rate over the steps t = 1, 2, …, T, as a factor of the base rate."""
+
+    type: Literal["cosine", "inverse_sqrt", "constant"] = "cosine"
+    warmup_steps: Count = 200
+    """Linear warm-up t / w for t ≤ w."""
+
+
+class Training(Settings):
+    """How long and on what each step trains; the first limit that is reached ends the run."""
+
+    max_epochs: Positive | None = None
+    max_steps: Positive | None = None
+    minutes: Annotated[float, Field(gt=0.0)] | None = None
+    """Time budget of the training steps; the number of steps that fit is measured once, early, and recorded."""
+    batch_tokens: Positive = 2048
+    """Most padded positions of a micro-batch, source and target together."""
+    max_batch_size: Positive = 512
+    """Most pairs of a micro-batch."""
+    accumulate: Positive = 1
+    """Micro-batches of one optimiser step."""
+    label_smoothing: Rate = 0.1
+    """ε of (1 − ε) · one-hot + ε / V."""
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    evaluate_every: Positive | None = None
+    """Steps between dev evaluations; none for once an epoch."""
+    dev_metric: Literal["loss", "error_rate", "symbol_error_rate"] = "loss"
+    """What chooses the best checkpoint and stops early; the two error rates decode the dev set greedily."""
+    patience: Positive | None = None
+    """Dev evaluations without a better value before training stops; none for never."""
+    average: Literal["none", "last", "best"] = "none"
+    """Average the weights of the last or of the best checkpoints."""
+    average_count: Positive = 5
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """`bfloat16` runs the matrix products under autocast; weights and optimiser stay float32."""
+    seed: Count = 0
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.max_epochs is None and self.max_steps is None and self.minutes is None:
+            raise ValueError("training has no end: set max_epochs, max_steps or minutes")
+        return self
+
+
+class Decoding(Settings):
+    """How predictions are searched."""
+
+    beam: Positive = 5
+    length_penalty: Literal["none", "mean", "gnmt"] = "none"
+    """score = log_prob / lp(n): `none` 1, `mean` n, `gnmt` ((5 + n) / 6)^alpha; n counts the end symbol."""
+    alpha: Annotated[float, Field(ge=0.0)] = 0.6
+    max_length: Positive | None = None
+    """Longest output in symbols, end symbol included; none for 2 · source length + 50."""
+
+
+class Config(Settings):
+    """All settings of one run."""
+
+    data: Data = Data()
+    model: Model = Seq2Seq()
+    training: Training = Training(max_epochs=50)
+    decoding: Decoding = Decoding()
