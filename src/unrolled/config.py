@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 __all__ = [
     "Config",
     "Data",
+    "Decoder",
     "Decoding",
+    "Encoder",
     "Model",
     "Optimizer",
     "RecurrentDecoder",
