@@ -41,7 +41,9 @@ Column = Literal["source", "target", "features", "-"]
 class Settings(BaseModel):
     """Base of all settings: frozen, and unknown fields are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 # --- data ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,86 @@
+"""Named settings: plain functions that return a `Config`; the first line of each docstring is its description."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from unrolled.config import (
+    Config,
+    Data,
+    Decoding,
+    Optimizer,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    Schedule,
+    Seq2Seq,
+    Side,
+    Training,
+)
+from unrolled.errors import ConfigError
+
+__all__ = ["PRESETS", "describe", "g2p", "get", "inflect", "tiny", "transliterate"]
+
+
+def g2p() -> Config:
+    """Spelling to pronunciation: letters in, phones separated by spaces out."""
+    return Config(
+        data=Data(target=Side(units="space")),
+        model=Seq2Seq(encoder=RecurrentEncoder(dropout=0.3), decoder=RecurrentDecoder(dropout=0.3)),
+        training=Training(minutes=5, dev_metric="error_rate", average="best"),
+    )
+
+
+def inflect() -> Config:
+    """Lemma and tags to inflected form: columns source, target, features."""
+    return Config(
+        data=Data(columns=("source", "target", "features")),
+        model=Seq2Seq(encoder=RecurrentEncoder(dropout=0.3), decoder=RecurrentDecoder(dropout=0.3)),
+        training=Training(minutes=5, dev_metric="error_rate", average="best"),
+    )
+
+
+def transliterate() -> Config:
+    """Names from one script to another: characters in, characters out."""
+    return Config(training=Training(minutes=5, dev_metric="error_rate", average="best"))
+
+
+def tiny() -> Config:
+    """A model of seconds, to try things out: one small GRU on each side, 20 epochs."""
+    return Config(
+        model=Seq2Seq(
+            encoder=RecurrentEncoder(cell="gru", embedding_dim=32, hidden_size=32, dropout=0.0),
+            decoder=RecurrentDecoder(cell="gru", embedding_dim=32, hidden_size=64, dropout=0.0),
+        ),
+        training=Training(
+            max_epochs=20,
+            max_batch_size=32,
+            label_smoothing=0.0,
+            optimizer=Optimizer(learning_rate=5e-3),
+            schedule=Schedule(warmup_steps=10),
+        ),
+        decoding=Decoding(beam=1),
+    )
+
+
+PRESETS: dict[str, Callable[[], Config]] = {preset.__name__: preset for preset in (g2p, inflect, transliterate, tiny)}
+
+
+def get(name: str) -> Config:
+    """Return the settings of a preset.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name.
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}{hint}")
+    return PRESETS[name]()
+
+
+def describe() -> dict[str, str]:
+    """Name of each preset and its description in one line."""
+    return {name: (preset.__doc__ or "").partition("\n")[0] for name, preset in PRESETS.items()}
