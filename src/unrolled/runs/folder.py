@@ -1,0 +1,208 @@
+"""A run's folder: all that prediction needs, and where training goes on from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from unrolled import __version__
+from unrolled.config import Config
+from unrolled.errors import CheckpointError, ConfigError
+from unrolled.runs.atomic import sweep
+from unrolled.runs.manifest import MANIFEST, VerifiedFolder, from_json, to_json
+from unrolled.runs.records import DataDigest, Environment
+from unrolled.runs.states import States
+from unrolled.runs.tensors import Arrays, check_tensors, decode_tensors, encode_tensors
+
+__all__ = ["FORMAT", "Run"]
+
+FORMAT = 1
+
+_CONFIG, _VOCABULARY, _WEIGHTS = "config.json", "vocabulary.json", "model.safetensors"
+_DATA, _ENVIRONMENT, _LOG = "data.json", "environment.json", "metrics.jsonl"
+
+
+class Run:
+    """One run folder; `Run.create` and `Run.open` are the ways in.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    config : Config
+        The resolved settings that it stores.
+    """
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path = path
+        self.config = config
+        self._files = VerifiedFolder(path)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        *,
+        config: Config,
+        vocabulary: Mapping[str, Any],
+        data: DataDigest,
+        environment: Environment,
+        overwrite: bool = False,
+    ) -> Self:
+        """Make a folder for a new run.
+
+        Raises
+        ------
+        ConfigError
+            If the folder holds a run already (and `overwrite` is false), or holds anything else.
+        """
+        check_free(Path(path), overwrite=overwrite)
+        run = cls(Path(path), config)
+        run._clear()
+        identity = {"format": FORMAT, "version": __version__, "config": config.model_dump(mode="json")}
+        run._files.write(
+            {
+                _CONFIG: to_json(identity),
+                _VOCABULARY: to_json(vocabulary),
+                _DATA: to_json(dataclasses.asdict(data)),
+                _ENVIRONMENT: to_json(dataclasses.asdict(environment)),
+            }
+        )
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path, *, for_writing: bool = False) -> Self:
+        """Open an existing run.
+
+        Parameters
+        ----------
+        path : path
+            The folder.
+        for_writing : bool
+            Whether the caller is the run's one writer; what killed writers left behind is then swept away.
+
+        Raises
+        ------
+        CheckpointError
+            If it is no run, lacks its settings, is damaged, or was written in a newer format.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise CheckpointError(f"{folder} {'is a file' if folder.exists() else 'is missing'}; expected a run folder")
+        run = cls(folder, _read_config(VerifiedFolder(folder)))
+        if for_writing:
+            sweep(folder)
+            run.states.sweep()
+        return run
+
+    @property
+    def states(self) -> States:
+        """The states that training can go on from."""
+        return States(self.path / "resume")
+
+    @property
+    def log_path(self) -> Path:
+        """The log of events, one JSON object a line; it grows, so the manifest leaves it out."""
+        return self.path / _LOG
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a model to predict with."""
+        return self._files.has(_WEIGHTS)
+
+    def vocabulary(self) -> dict[str, Any]:
+        """The vocabulary as its JSON object."""
+        return self._files.read_json(_VOCABULARY)
+
+    def data(self) -> DataDigest:
+        """Which data the run was trained on."""
+        return DataDigest.from_json(self._files.read_json(_DATA))
+
+    def environment(self) -> Environment:
+        """Versions, threads and matrix mode of the training."""
+        return Environment.from_json(self._files.read_json(_ENVIRONMENT))
+
+    def weights(self, expected: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[Any]]:
+        """The weights to predict with.
+
+        Parameters
+        ----------
+        expected : mapping of str to tuple of int
+            Name and shape of every weight, from the inventory.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is missing, damaged or foreign, or its tensors are not exactly the expected ones. If training
+            can write it again, the message says how.
+        """
+        where = self.path / _WEIGHTS
+        try:
+            content = self._files.read(_WEIGHTS)
+            tensors = decode_tensors(content, where)
+            check_tensors(tensors, expected, where=where)
+            self._files.verify(_WEIGHTS, content)
+        except CheckpointError as error:
+            raise CheckpointError(str(error) + self._offer()) from error
+        return tensors
+
+    def write_weights(self, weights: Arrays) -> None:
+        """Store the weights to predict with, in place of the previous ones."""
+        self._files.write({_WEIGHTS: encode_tensors(weights)})
+
+    def write_environment(self, environment: Environment) -> None:
+        """Store the environment of a continued training."""
+        self._files.write({_ENVIRONMENT: to_json(dataclasses.asdict(environment))})
+
+    def _clear(self) -> None:
+        """Make the folder, without what an earlier run has left; other files stay. The manifest goes last."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        sweep(self.path)
+        self.states.clear()
+        for name in (_WEIGHTS, _CONFIG, _VOCABULARY, _DATA, _ENVIRONMENT, _LOG, MANIFEST):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _offer(self) -> str:
+        step = self.states.newest_complete()
+        if step is None:
+            return ""
+        return (
+            f"; the training state of step {step} is complete and writes it again: unrolled train --resume {self.path}"
+        )
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Raise `ConfigError` unless a new run may be made at this path; nothing is changed."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; expected a folder for the run")
+    found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    if found and not found & {_CONFIG, MANIFEST}:
+        raise ConfigError(f"{path} is not empty and holds no run; choose another folder")
+    if not overwrite and (_WEIGHTS in found or States(path / "resume").steps()):
+        raise ConfigError(f"{path} holds a run already; choose another folder, resume it, or ask to overwrite it")
+
+
+def _read_config(files: VerifiedFolder) -> Config:
+    """The settings of a run; the format number is judged before anything else of the file."""
+    where = files.path / _CONFIG
+    if not files.has(_CONFIG):
+        raise CheckpointError(f"{where} is missing: not a run, or its config was deleted; restore it from a copy")
+    content = files.read(_CONFIG)
+    identity = from_json(content, where)
+    number = identity.get("format")
+    if not isinstance(number, int):
+        raise CheckpointError(f"{where} is not the config of a run: it has no format number")
+    if number > FORMAT:
+        raise CheckpointError(
+            f"{where}: format {number} is newer than this program, which reads up to {FORMAT}; update it"
+        )
+    files.verify(_CONFIG, content)
+    try:
+        return Config.model_validate(identity["config"])
+    except ValidationError as error:
+        raise CheckpointError(f"{where}: settings of unrolled {identity['version']} unknown here\n{error}") from error
