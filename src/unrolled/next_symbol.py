@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unrolled.errors import ConfigError
+from unrolled.errors import ConfigError, DivergenceError
 
-__all__ = ["FloatArray", "IntArray", "SamplingPolicy", "draw", "filtered_probabilities", "top_k"]
+__all__ = ["FloatArray", "IntArray", "SamplingPolicy", "check_log_probs", "draw", "filtered_probabilities", "top_k"]
 
 IntArray = NDArray[np.integer[Any]]
 FloatArray = NDArray[np.floating[Any]]
@@ -75,7 +75,13 @@ def top_k(log_probs: FloatArray, k: int, *, banned: Sequence[int] = ()) -> tuple
     Returns
     -------
     ids, values : (R, min(k, V)) arrays
+
+    Raises
+    ------
+    DivergenceError
+        If any entry is NaN.
     """
+    check_log_probs(log_probs)
     values = _without(log_probs, banned)
     num_rows, vocabulary_size = values.shape
     k = min(k, vocabulary_size)
@@ -139,6 +145,18 @@ def draw(probabilities: FloatArray, uniforms: FloatArray) -> IntArray:
     last_possible = probabilities.shape[1] - 1 - np.argmax(probabilities[:, ::-1] > 0.0, axis=1)
     drawn: IntArray = np.minimum(ids, last_possible)  # u · Σp may round up to Σp
     return drawn
+
+
+def check_log_probs(log_probs: FloatArray) -> None:
+    """Stop a search whose model answers NaN: every comparison after it would be meaningless.
+
+    Raises
+    ------
+    DivergenceError
+        If any value is NaN.
+    """
+    if np.isnan(log_probs).any():
+        raise DivergenceError("the model gives NaN as log-probability; its weights are not finite: train it again")
 
 
 def _without(log_probs: FloatArray, banned: Sequence[int]) -> FloatArray:
