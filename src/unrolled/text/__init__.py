@@ -1,1 +1,41 @@
-"""."""
+"""Files to pairs, pairs to symbols, symbols to batches; knows no framework.
+
+`read_pairs` is the only reader of data files, `Codec` the only place where text and ids meet, and `Batch` what a
+model is trained on.
+"""
+
+from unrolled.text.batches import Batch, Examples, collate, shift, show_batch
+from unrolled.text.codec import Codec
+from unrolled.text.files import read_lines
+from unrolled.text.normal_form import normalise, recompose
+from unrolled.text.pairs import Pairs, parse_input, read_pairs, split_features
+from unrolled.text.plans import evaluation_batches, in_order, padding_share, plan_batches
+from unrolled.text.ragged import Ragged, pad_rows
+from unrolled.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+
+__all__ = [
+    "BOS",
+    "EOS",
+    "PAD",
+    "UNK",
+    "Batch",
+    "Codec",
+    "Examples",
+    "Pairs",
+    "Ragged",
+    "Vocabulary",
+    "collate",
+    "evaluation_batches",
+    "in_order",
+    "normalise",
+    "pad_rows",
+    "padding_share",
+    "parse_input",
+    "plan_batches",
+    "read_lines",
+    "read_pairs",
+    "recompose",
+    "shift",
+    "show_batch",
+    "split_features",
+]

@@ -1,0 +1,155 @@
+"""Between text and ids, in both directions: everything of a model that depends on what text is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from unrolled.config import Data, Side
+from unrolled.errors import VocabularyError
+from unrolled.text.normal_form import normalise, recompose
+from unrolled.text.ragged import Ragged
+from unrolled.text.units import REPLACEMENT, UNITS
+from unrolled.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+
+__all__ = ["Codec"]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Normal form, units and vocabularies of a model.
+
+    A source row is `symbols … EOS features …`, a target row `symbols … EOS`. Symbols that are not in the
+    vocabulary become `UNK`; where a model writes `UNK`, the text has U+FFFD.
+
+    Parameters
+    ----------
+    data : Data
+        Settings of the data that the model was trained on.
+    source, target : Vocabulary
+        Of the two sides; only the source's may have features.
+    """
+
+    data: Data
+    source: Vocabulary
+    target: Vocabulary
+
+    @classmethod
+    def fit(
+        cls,
+        data: Data,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        features: Iterable[Sequence[str]] | None = None,
+    ) -> Self:
+        """Take the vocabularies from training texts."""
+        form = data.normal_form
+        known = (
+            None
+            if features is None
+            else {normalise(name, form) for names in set(map(tuple, features)) for name in names}
+        )
+        return cls(data, _vocabulary(data, data.source, sources, known), _vocabulary(data, data.target, targets, None))
+
+    def encode_source(self, text: str, features: Sequence[str] = ()) -> NDArray[np.int32]:
+        """Ids of one source, `symbols … EOS features …`.
+
+        Raises
+        ------
+        DataError
+            If the text holds half of a surrogate pair.
+        """
+        return self.encode_sources([text], [tuple(features)])[0]
+
+    def encode_target(self, text: str) -> NDArray[np.int32]:
+        """Ids of one target, `symbols … EOS`."""
+        return self.encode_targets([text])[0]
+
+    def encode_sources(self, texts: Sequence[str], features: Sequence[tuple[str, ...]] | None = None) -> Ragged:
+        """Ids of many sources at once; see `encode_source`."""
+        rows = self._encode(texts, self.data.source, self.source)
+        if features is None or self.source.features is None:
+            return rows
+        form = self.data.normal_form
+        known = {
+            names: self.source.encode_features([normalise(name, form) for name in names]) for names in set(features)
+        }
+        return rows.append(Ragged.from_rows([known[names] for names in features]))
+
+    def encode_targets(self, texts: Sequence[str]) -> Ragged:
+        """Ids of many targets at once; see `encode_target`."""
+        return self._encode(texts, self.data.target, self.target)
+
+    def _encode(self, texts: Sequence[str], side: Side, vocabulary: Vocabulary) -> Ragged:
+        form = self.data.normal_form
+        rows = UNITS[side.units].encode([normalise(text, form) for text in texts], vocabulary)
+        ends = Ragged.from_lengths(np.full(len(rows), EOS, dtype=np.int32), np.ones(len(rows), dtype=np.int64))
+        return rows.append(ends)
+
+    def decode_target(self, ids: Iterable[int]) -> str:
+        """Text of target ids up to the first `EOS`, in composed letters; U+FFFD for `UNK`.
+
+        Raises
+        ------
+        VocabularyError
+            If an id is outside the vocabulary.
+        """
+        ids = [int(id_) for id_ in ids]
+        if EOS in ids:
+            ids = ids[: ids.index(EOS)]
+        ids = [id_ for id_ in ids if id_ not in (PAD, BOS)]
+        names = self.target.names(ids)
+        symbols = (REPLACEMENT if id_ == UNK else name for id_, name in zip(ids, names, strict=True))
+        return recompose(UNITS[self.data.target.units].join(symbols), self.data.normal_form)
+
+    def source_symbols(self, ids: Iterable[int]) -> list[str]:
+        """A label for each id of a source row, for pictures."""
+        return self.source.names(ids)
+
+    def target_symbols(self, ids: Iterable[int]) -> list[str]:
+        """A label for each id of a target row, for pictures."""
+        return self.target.names(ids)
+
+    def is_blank(self, text: str) -> bool:
+        """Whether a line of prediction input says nothing: white space only, none of it known as a symbol."""
+        text = normalise(text, self.data.normal_form)
+        return not text.strip() and not any(
+            symbol in self.source.ids for symbol in UNITS[self.data.source.units].cut(text)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data; `from_json` gives an equal codec back."""
+        return {
+            "data": self.data.model_dump(mode="json"),
+            "source": self.source.to_json(),
+            "target": self.target.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        VocabularyError
+            If it has another form.
+        """
+        if not isinstance(content, dict) or set(content) != {"data", "source", "target"}:
+            raise VocabularyError("codec: expected an object with 'data', 'source' and 'target'")
+        try:
+            data = Data.model_validate(content["data"])
+        except ValidationError as error:
+            raise VocabularyError(f"codec: settings of the data are not valid: {error}") from None
+        return cls(data, Vocabulary.from_json(content["source"]), Vocabulary.from_json(content["target"]))
+
+
+def _vocabulary(data: Data, side: Side, texts: Sequence[str], features: Iterable[str] | None) -> Vocabulary:
+    counts = UNITS[side.units].count([normalise(text, data.normal_form) for text in texts])
+    if side.units == "byte":  # all bytes, whatever their counts
+        return Vocabulary(tuple(counts), None if features is None else tuple(sorted(features)))
+    return Vocabulary.from_counts(counts, min_count=side.min_count, max_symbols=side.max_symbols, features=features)

@@ -1,0 +1,186 @@
+"""How a text is cut into symbols: code points, space-separated tokens, or bytes of its UTF-8 form.
+
+Each kind cuts and joins one text, and counts and encodes many at once with array operations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unrolled.errors import DataError
+from unrolled.text.ragged import Ragged
+from unrolled.text.vocabulary import NUM_SPECIALS, UNK, Vocabulary
+
+__all__ = ["UNITS", "Units"]
+
+CHUNK = 1 << 16
+"""Texts that are encoded at once: large enough for speed, small enough for memory."""
+NUM_CODE_POINTS = 0x110000
+REPLACEMENT = "\ufffd"
+
+
+class Units(Protocol):
+    """One way of cutting text."""
+
+    def cut(self, text: str) -> list[str]:
+        """Symbols of a text."""
+
+    def join(self, symbols: Iterable[str]) -> str:
+        """The text of symbols; an unknown symbol is U+FFFD."""
+
+    def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Number of symbols of each text."""
+
+    def count(self, texts: Sequence[str]) -> dict[str, int]:
+        """How often each symbol occurs; a symbol that a vocabulary must have, whatever its count, is there too."""
+
+    def encode(self, texts: Sequence[str], vocabulary: Vocabulary) -> Ragged:
+        """Ids of each text, unknown symbols as `UNK`, without end symbol."""
+
+
+class Characters:
+    """One symbol a code point. Spaces are ordinary symbols and are kept exactly."""
+
+    def cut(self, text: str) -> list[str]:
+        """Symbols of a text."""
+        return list(text)
+
+    def join(self, symbols: Iterable[str]) -> str:
+        """The text of symbols."""
+        return "".join(symbols)
+
+    def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Code points of each text."""
+        return np.fromiter(map(len, texts), np.int64, len(texts))
+
+    def count(self, texts: Sequence[str]) -> dict[str, int]:
+        """How often each code point occurs."""
+        counts = np.zeros(NUM_CODE_POINTS, dtype=np.int64)
+        for chunk in _chunks(texts):
+            counts += np.bincount(_code_points(chunk), minlength=NUM_CODE_POINTS)
+        return {chr(code): int(counts[code]) for code in np.flatnonzero(counts)}
+
+    def encode(self, texts: Sequence[str], vocabulary: Vocabulary) -> Ragged:
+        """Ids of each text."""
+        table = np.full(NUM_CODE_POINTS, UNK, dtype=np.int32)
+        table[[ord(symbol) for symbol in vocabulary.symbols]] = NUM_SPECIALS + np.arange(len(vocabulary.symbols))
+        ids = [table[_code_points(chunk)] for chunk in _chunks(texts)]
+        return Ragged.from_lengths(_joined(ids), self.lengths(texts))
+
+
+class Tokens:
+    """Symbols separated by spaces (U+0020 alone: other white space is part of a symbol).
+
+    Leading, trailing and repeated spaces mean nothing; a text is joined with single spaces.
+    """
+
+    def cut(self, text: str) -> list[str]:
+        """Symbols of a text."""
+        return [symbol for symbol in text.split(" ") if symbol]
+
+    def join(self, symbols: Iterable[str]) -> str:
+        """The text of symbols."""
+        return " ".join(symbols)
+
+    def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Tokens of each text."""
+        return np.fromiter((len(self.cut(text)) for text in texts), np.int64, len(texts))
+
+    def count(self, texts: Sequence[str]) -> dict[str, int]:
+        """How often each token occurs."""
+        return Counter(chain.from_iterable(map(self.cut, texts)))
+
+    def encode(self, texts: Sequence[str], vocabulary: Vocabulary) -> Ragged:
+        """Ids of each text."""
+        table = _UnknownByDefault(vocabulary.ids)
+        ids, lengths = [], []
+        for chunk in _chunks(texts):
+            rows = list(map(self.cut, chunk))
+            lengths.append(np.fromiter(map(len, rows), np.int64, len(rows)))
+            ids.append(np.fromiter(map(table.__getitem__, chain.from_iterable(rows)), np.int32))
+        return Ragged.from_lengths(_joined(ids), np.concatenate([np.empty(0, dtype=np.int64), *lengths]))
+
+
+class _UnknownByDefault(dict[str, int]):
+    def __missing__(self, symbol: str) -> int:
+        return UNK
+
+
+class Bytes:
+    """One symbol a byte of the UTF-8 form, named by the ASCII character or as `0xE2`.
+
+    All 256 are always known, so nothing is unknown to such a model. Bytes that are not UTF-8 when joined become
+    U+FFFD, one for each longest part that could have begun a character (Unicode 3.9, table 3-8).
+    """
+
+    names = tuple(chr(byte) if 0x20 <= byte < 0x7F else f"0x{byte:02X}" for byte in range(256))
+    values = {name: bytes([byte]) for byte, name in enumerate(names)}  # noqa: RUF012
+
+    def cut(self, text: str) -> list[str]:
+        """Symbols of a text."""
+        return [self.names[byte] for byte in _utf8(text)]
+
+    def join(self, symbols: Iterable[str]) -> str:
+        """The text of symbols."""
+        unknown = REPLACEMENT.encode()
+        return b"".join(self.values.get(symbol, unknown) for symbol in symbols).decode(errors="replace")
+
+    def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Bytes of each text."""
+        return np.fromiter((len(_utf8(text)) for text in texts), np.int64, len(texts))
+
+    def count(self, texts: Sequence[str]) -> dict[str, int]:
+        """How often each byte occurs, and 0 for those that do not."""
+        counts = np.zeros(256, dtype=np.int64)
+        for chunk in _chunks(texts):
+            counts += np.bincount(_byte_values(chunk), minlength=256)
+        return dict(zip(self.names, counts.tolist(), strict=True))
+
+    def encode(self, texts: Sequence[str], vocabulary: Vocabulary) -> Ragged:
+        """Ids of each text."""
+        table = np.array([vocabulary.ids.get(name, UNK) for name in self.names], dtype=np.int32)
+        ids = [table[_byte_values(chunk)] for chunk in _chunks(texts)]
+        return Ragged.from_lengths(_joined(ids), self.lengths(texts))
+
+
+UNITS: dict[Literal["character", "space", "byte"], Units] = {
+    "character": Characters(),
+    "space": Tokens(),
+    "byte": Bytes(),
+}
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK))
+
+
+def _joined(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    return np.concatenate([np.empty(0, dtype=np.int32), *parts])
+
+
+def _code_points(texts: Sequence[str]) -> NDArray[np.uint32]:
+    return np.frombuffer(_encoded("".join(texts), "utf-32-le"), dtype="<u4")
+
+
+def _byte_values(texts: Sequence[str]) -> NDArray[np.uint8]:
+    return np.frombuffer(_utf8("".join(texts)), dtype=np.uint8)
+
+
+def _utf8(text: str) -> bytes:
+    return _encoded(text, "utf-8")
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        raise DataError(
+            f"character {error.start + 1} is U+{code:04X}, half of a surrogate pair and no character by itself"
+        ) from None
