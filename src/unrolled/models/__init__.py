@@ -1,1 +1,33 @@
-"""."""
+"""The PyTorch engine: the layers and models of the inventory as fast modules, behind one decoder contract."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unrolled import config
+from unrolled.models.contract import DecoderOutput
+from unrolled.models.seq2seq import Seq2Seq
+from unrolled.parameters import Sizes
+
+__all__ = ["DecoderOutput", "Seq2Seq", "build"]
+
+
+def build(model: config.Model, sizes: Sizes, weights: Mapping[str, NDArray[np.floating]]) -> Seq2Seq:
+    """Make a model with these weights, in training mode, on the CPU.
+
+    Parameters
+    ----------
+    model : config.Model
+    sizes : Sizes
+        Vocabulary sizes.
+    weights : mapping of name to array
+        Exactly the names and shapes of `parameters.inventory(model, sizes)`; copied.
+    """
+    with torch.device("meta"):
+        module = Seq2Seq(model, sizes)
+    module.load_state_dict({name: torch.tensor(array) for name, array in weights.items()}, assign=True)
+    for parameter in module.parameters():
+        parameter.requires_grad_(True)
+    return module

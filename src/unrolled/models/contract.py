@@ -1,0 +1,107 @@
+"""What every decoder gives and takes; the one contract above which nothing knows an architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["DecoderOutput", "Encoded", "Memory", "SequenceModel", "State", "detached", "selected"]
+
+Tree = TypeVar("Tree")
+
+
+def selected(tree: Tree, rows: Tensor) -> Tree:
+    """Copy of a (nested) tuple of tensors with these rows of the first axis; repeats are allowed."""
+    copy: Tree = _mapped(tree, lambda leaf: leaf.index_select(0, rows))
+    return copy
+
+
+def detached(tree: Tree) -> Tree:
+    """The same values, cut from the graph."""
+    cut: Tree = _mapped(tree, Tensor.detach)
+    return cut
+
+
+def _mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if tree is None:
+        return None
+    if isinstance(tree, Tensor):
+        return function(tree)
+    leaves = [_mapped(leaf, function) for leaf in tree]
+    return type(tree)(*leaves) if hasattr(tree, "_fields") else tuple(leaves)
+
+
+class State(Protocol):
+    """A decoder's past: an immutable named tuple of tensors, batch axis first."""
+
+    def select(self, rows: Tensor) -> Self:
+        """Independent state of these rows."""
+
+    def detach(self) -> Self:
+        """The same state, cut from the graph."""
+
+
+class Memory(Protocol):
+    """A batch of encoded sources, with whatever a decoder computes of them once."""
+
+    @property
+    def mask(self) -> Tensor:
+        """Real source tokens, (B, S)."""
+
+    def select(self, sources: Tensor) -> Self:
+        """Memory of these sources alone."""
+
+
+class DecoderOutput(NamedTuple):
+    """Result of `decode`: logits (B, n, V), the state after the tokens, and on request the attention (B, n, S)."""
+
+    logits: Tensor
+    state: Any
+    attention: Tensor | None
+
+
+class Encoded(NamedTuple):
+    """What an encoder gives to any decoder.
+
+    `output` (B, S, M), `mask` (B, S), and `finals`: of each layer the last real state of all directions side by side,
+    (B, M) tensors in a tuple (h,) or (h, c); empty for encoders without a final state.
+    """
+
+    output: Tensor
+    mask: Tensor
+    finals: tuple[tuple[Tensor, ...], ...]
+
+
+class SequenceModel(Protocol):
+    """The decoder contract."""
+
+    def encode(self, source: Tensor, source_mask: Tensor) -> Any:
+        """Encode sources (B, S)."""
+
+    def initial_state(self, memory: Any, batch_size: int) -> Any:
+        """State before the first token."""
+
+    def decode(
+        self,
+        tokens: Tensor,
+        memory: Any,
+        state: Any,
+        *,
+        mask: Tensor | None = None,
+        reset: Tensor | None = None,
+        need_attention: bool = False,
+    ) -> DecoderOutput:
+        """Feed tokens (B, n) for any n ≥ 1."""
+
+
+def folded(rows: Tensor, num_sources: int) -> Tensor:
+    """Fold the k rows of each source into its query axis: (B·k, n, H) → (B, k·n, H)."""
+    return rows.reshape(num_sources, -1, rows.shape[-1])
+
+
+def real_lengths(mask: Tensor) -> Tensor:
+    """Real tokens of each right-padded row: (B, T) → (B,)."""
+    return mask.sum(dim=1, dtype=torch.int64)

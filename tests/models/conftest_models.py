@@ -1,0 +1,90 @@
+"""Every encoder with every decoder, with all weights random, in float64 where exactness is the question."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from unrolled import config, models
+from unrolled.parameters import Sizes, inventory
+
+SIZES = Sizes(source=19, features=4, target=13)  # source: 4 specials, 11 symbols, 4 features
+
+ENCODERS = {
+    "bilstm": config.RecurrentEncoder(cell="lstm", embedding_dim=5, hidden_size=7, dropout=0.3),
+    "bigru2": config.RecurrentEncoder(cell="gru", embedding_dim=5, hidden_size=7, num_layers=2, dropout=0.3),
+    "lstm2": config.RecurrentEncoder(
+        embedding_dim=5, hidden_size=14, num_layers=2, is_bidirectional=False, dropout=0.3
+    ),
+    "sinusoidal": config.TransformerEncoder(d_model=14, d_ff=11, num_layers=2, num_heads=2, dropout=0.3),
+    "rotary": config.TransformerEncoder(
+        d_model=12, d_ff=11, num_layers=2, num_heads=3, positions="rotary", dropout=0.3
+    ),
+}
+DECODERS = {
+    "lstm2_dot": config.RecurrentDecoder(embedding_dim=3, hidden_size=14, num_layers=2, attention="dot", dropout=0.3),
+    "gru_scaled": config.RecurrentDecoder(
+        cell="gru", embedding_dim=3, hidden_size=14, attention="scaled_dot", dropout=0.3
+    ),
+    "lstm_general": config.RecurrentDecoder(embedding_dim=3, hidden_size=11, attention="general", dropout=0.3),
+    "gru2_additive": config.RecurrentDecoder(
+        cell="gru", embedding_dim=3, hidden_size=11, num_layers=2, attention="additive", dropout=0.3
+    ),
+    "lstm_none": config.RecurrentDecoder(embedding_dim=3, hidden_size=11, attention="none", dropout=0.3),
+    "sinusoidal": config.TransformerDecoder(d_model=10, d_ff=11, num_layers=2, num_heads=2, dropout=0.3),
+    "rotary": config.TransformerDecoder(
+        d_model=12, d_ff=11, num_layers=2, num_heads=3, positions="rotary", dropout=0.3
+    ),
+}
+
+
+def fits(encoder: str, decoder: str) -> bool:
+    settings = DECODERS[decoder]
+    attention = getattr(settings, "attention", "none")
+    return attention not in ("dot", "scaled_dot") or config.memory_size(ENCODERS[encoder]) == settings.hidden_size
+
+
+COMBINATIONS = [pair for pair in itertools.product(ENCODERS, DECODERS) if fits(*pair)]
+
+
+def random_weights(settings: config.Model, sizes: Sizes = SIZES, seed: int = 0) -> dict[str, np.ndarray]:
+    """All parameters random, biases and norms too: a zero bias hides that it is added twice."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.normal(0.0, 0.4, shape) + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
+        for name, shape, _ in inventory(settings, sizes)
+    }
+
+
+def settings_of(encoder: str, decoder: str) -> config.Seq2Seq:
+    return config.Seq2Seq(encoder=ENCODERS[encoder], decoder=DECODERS[decoder])
+
+
+@pytest.fixture(params=COMBINATIONS, ids="-".join)
+def model(request: pytest.FixtureRequest) -> models.Seq2Seq:
+    """One combination in float64 and evaluation mode."""
+    settings = settings_of(*request.param)
+    return models.build(settings, SIZES, random_weights(settings)).eval()
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    """Ragged sources with features in three of four rows, ragged targets; lengths prime where they can be."""
+    generator = torch.Generator().manual_seed(7)
+    symbols, features = [5, 1, 3, 7], [2, 0, 1, 3]
+    width = max(s + 1 + f for s, f in zip(symbols, features, strict=True))
+    source = torch.zeros(4, width, dtype=torch.int64)
+    for row, (s, f) in enumerate(zip(symbols, features, strict=True)):
+        ids = torch.cat(
+            [
+                torch.randint(4, 15, (s,), generator=generator),
+                torch.tensor([2]),
+                torch.randint(15, 19, (f,), generator=generator),
+            ]
+        )
+        source[row, : len(ids)] = ids
+    target_mask = torch.arange(7) < torch.tensor([7, 2, 5, 1]).unsqueeze(1)
+    tokens = torch.randint(4, 13, (4, 7), generator=generator) * target_mask
+    tokens[:, 0] = 1
+    return {"source": source, "source_mask": source != 0, "tokens": tokens, "target_mask": target_mask}
