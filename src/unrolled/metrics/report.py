@@ -1,0 +1,53 @@
+"""Parts of an evaluation as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unrolled.metrics.edits import Confusion
+from unrolled.metrics.parts import Group, Item
+from unrolled.metrics.references import Symbols
+
+__all__ = ["confusion_lines", "group_lines", "item_lines"]
+
+
+def group_lines(title: str, groups: Sequence[Group]) -> list[str]:
+    """Share of wrong predictions in each part."""
+    if not groups:
+        return []
+    width = max(len(group.name) for group in groups)
+    return [
+        "",
+        f"{title}: share wrong",
+        *(
+            f"  {group.name:>{width}}  {100 * group.error_rate:6.2f} %  {group.num_wrong} of {group.num_sources}"
+            for group in groups
+        ),
+    ]
+
+
+def confusion_lines(found: Sequence[Confusion]) -> list[str]:
+    """Which symbols are taken for which."""
+    if not found:
+        return []
+    width = len(str(found[0].count))
+    return ["", "most frequent edits (answer → prediction)", *(f"  {item.count:>{width}} × {item}" for item in found)]
+
+
+def item_lines(items: Sequence[Item]) -> list[str]:
+    """Predictions beside the nearest answers."""
+    if not items:
+        return []
+    return [
+        "",
+        "worst (edits, line, source: prediction | nearest answer)",
+        *(
+            f"  {item.edits}  {item.line}  {item.source}: {_joined(item.prediction)} | {_joined(item.nearest)}"
+            for item in items
+        ),
+    ]
+
+
+def _joined(symbols: Symbols) -> str:
+    """Symbols of one character are written together, longer ones apart."""
+    return ("" if all(len(symbol) == 1 for symbol in symbols) else " ").join(symbols) or "(empty)"
