@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unrolled.decoding.constraints import Prefixes, length_limits
-from unrolled.decoding.engine import BANNED, EOS, Engine, FloatArray, IntArray, Stepper
+from unrolled.decoding.engine import BANNED, Engine, Stepper
 from unrolled.decoding.hypothesis import Hypothesis, LengthPenalty
 from unrolled.decoding.trellis import Trellis
 from unrolled.errors import ConfigError
-from unrolled.next_symbol import check_log_probs
+from unrolled.next_symbol import FloatArray, IntArray, check_log_probs
+from unrolled.text.vocabulary import EOS
 
 __all__ = ["beam_search"]
 
@@ -70,34 +71,96 @@ def beam_search(
     """
     if not 1 <= num_best <= beam:
         raise ConfigError(f"beam search needs 1 <= num_best <= beam, got num_best {num_best} and beam {beam}")
-    penalty = penalty or LengthPenalty()
-    limits = length_limits(max_length, len(sources))
-    forced = Prefixes(prefixes, num_sources=len(sources), vocabulary_size=engine.vocabulary_size)
+    search = _Search(
+        limits=length_limits(max_length, len(sources)),
+        prefixes=Prefixes(prefixes, num_sources=len(sources), vocabulary_size=engine.vocabulary_size),
+        beam=beam,
+        num_best=num_best,
+        penalty=penalty or LengthPenalty(),
+        banned=banned,
+        need_attention=need_attention,
+    )
     if not sources:
         return []
-    stepper = engine.start(sources, need_attention=need_attention)
-    trellis = Trellis(len(sources))
-    results = np.zeros((len(sources), num_best), dtype=ENTRY)
-    results["score"] = -np.inf
-    active = np.arange(len(sources))
-    open_log_prob: FloatArray = np.zeros((len(sources), 1))  # (A, r)
-    width = min(beam + 1, engine.vocabulary_size)  # a row has one EOS and at most `beam` extensions that stay open
-    for length in range(1, int(limits.max()) + 1):
-        best = _extensions(stepper, open_log_prob, width, banned, forced.at(length - 1, active))
-        opened = best.opened(beam)
-        trellis.record(active, opened.parent, opened.symbol, attention=stepper.attention() if need_attention else None)
-        is_last = limits[active] == length
-        found = [results[active], best.ended(beam, penalty, length), opened.cut(is_last, penalty, length)]
-        results[active] = _ranked(np.concatenate(found, axis=1))[:, :num_best]
-        reachable = opened.log_prob[:, 0] / penalty(limits[active])
-        going = np.flatnonzero(~is_last & (results["score"][active, -1] < reachable))
-        if not going.size:
+    stepper, width = engine.start(sources, need_attention=need_attention), min(beam + 1, engine.vocabulary_size)
+    for length in range(1, int(search.limits.max()) + 1):
+        search.extend(stepper, length, width)
+        if not search.active.size:
             break
-        rows = going[:, None] * open_log_prob.shape[1] + opened.parent[going]  # (A, k)
-        stepper.select(rows.ravel(), going if going.size < active.size else None)
-        stepper.advance(opened.symbol[going].ravel())
-        active, open_log_prob = active[going], opened.log_prob[going]
-    return _hypotheses(results, trellis, sources, need_attention=need_attention)
+    return search.hypotheses(sources)
+
+
+class _Search:
+    """The items of all sources: open ones as rows of the stepper, results as entries, the way to both in a trellis."""
+
+    def __init__(
+        self,
+        *,
+        limits: IntArray,
+        prefixes: Prefixes,
+        beam: int,
+        num_best: int,
+        penalty: LengthPenalty,
+        banned: Sequence[int],
+        need_attention: bool,
+    ) -> None:
+        self.limits, self.prefixes, self.banned = limits, prefixes, banned
+        self.beam, self.penalty, self.need_attention = beam, penalty, need_attention
+        self.trellis = Trellis(len(limits))
+        self.results = np.zeros((len(limits), num_best), dtype=ENTRY)
+        self.results["score"] = -np.inf
+        self.active: IntArray = np.arange(len(limits))  # (A,) sources that are not done
+        self.open_log_prob: FloatArray = np.zeros((len(limits), 1))  # (A, r)
+
+    def extend(self, stepper: Stepper, length: int, width: int) -> None:
+        """One step: every open item grows to `length` symbols, by one of the `width` best of its row."""
+        forced = self.prefixes.at(length - 1, self.active)
+        best = _extensions(stepper, self.open_log_prob, width, self.banned, forced)
+        opened = best.opened(self.beam)
+        attention = stepper.attention() if self.need_attention else None
+        self.trellis.record(self.active, opened.parent, opened.symbol, attention=attention)
+        is_last = self.limits[self.active] == length
+        self._keep(best.ended(self.beam, self.penalty, length), opened.cut(is_last, self.penalty, length))
+        reachable = opened.log_prob[:, 0] / self.penalty(self.limits[self.active])
+        self._go_on(stepper, opened, ~is_last & (self.results["score"][self.active, -1] < reachable))
+
+    def _keep(self, *found: NDArray[Any]) -> None:
+        """Merge new entries into the results of the active sources."""
+        entries = np.concatenate([self.results[self.active], *found], axis=1)
+        self.results[self.active] = _ranked(entries)[:, : self.results.shape[1]]
+
+    def _go_on(self, stepper: Stepper, opened: _Extensions, is_going: NDArray[np.bool_]) -> None:
+        """Feed the open items of the sources that are not done; the others leave the batch."""
+        going = np.flatnonzero(is_going)
+        if going.size:
+            rows = going[:, None] * self.open_log_prob.shape[1] + opened.parent[going]  # (A, k)
+            stepper.select(rows.ravel(), going if going.size < is_going.size else None)
+            stepper.advance(opened.symbol[going].ravel())
+        self.active, self.open_log_prob = self.active[going], opened.log_prob[going]
+
+    def hypotheses(self, sources: Sequence[IntArray]) -> list[list[Hypothesis]]:
+        """The results of each source with the symbols that led to them."""
+        owner, place = np.nonzero(self.results["score"] > -np.inf)
+        entries = self.results[owner, place]
+        symbols, rows = self.trellis.trace(owner, entries["length"], entries["row"])
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        for i, source in enumerate(owner.tolist()):
+            length, is_finished = int(entries["length"][i]), bool(entries["is_finished"][i])
+            attention = None
+            if self.need_attention:
+                attention = self.trellis.attention(source, rows[i, : length + is_finished])[:, : len(sources[source])]
+            found[source].append(
+                Hypothesis(
+                    ids=symbols[i, :length],
+                    log_prob=float(entries["log_prob"][i]),
+                    score=float(entries["score"][i]),
+                    is_finished=is_finished,
+                    attention=self.trellis.attention(source, rows[i, :steps])[:, :width]
+                    if self.need_attention
+                    else None,
+                )
+            )
+        return found
 
 
 class _Extensions(NamedTuple):
@@ -171,25 +234,3 @@ def _ranked(entries: NDArray[Any]) -> NDArray[Any]:
     order = np.lexsort((-entries["score"], ~entries["is_finished"]), axis=1)
     ranked: NDArray[Any] = np.take_along_axis(entries, order, axis=1)
     return ranked
-
-
-def _hypotheses(
-    results: NDArray[Any], trellis: Trellis, sources: Sequence[IntArray], *, need_attention: bool
-) -> list[list[Hypothesis]]:
-    source, place = np.nonzero(results["score"] > -np.inf)
-    entries = results[source, place]
-    symbols, rows = trellis.trace(source, entries["length"], entries["row"])
-    hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
-    for i, owner in enumerate(source.tolist()):
-        length, is_finished = int(entries["length"][i]), bool(entries["is_finished"][i])
-        attention = trellis.attention(owner, rows[i, : length + is_finished]) if need_attention else None
-        hypotheses[owner].append(
-            Hypothesis(
-                ids=symbols[i, :length],
-                log_prob=float(entries["log_prob"][i]),
-                score=float(entries["score"][i]),
-                is_finished=is_finished,
-                attention=None if attention is None else attention[:, : len(sources[owner])],
-            )
-        )
-    return hypotheses

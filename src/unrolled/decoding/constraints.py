@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unrolled.decoding.engine import EOS, IntArray
 from unrolled.errors import ConfigError, ShapeError, VocabularyError
+from unrolled.next_symbol import IntArray
+from unrolled.text.vocabulary import EOS
 
 __all__ = ["Prefixes", "length_limits"]
 
@@ -56,7 +57,7 @@ class Prefixes:
             row[: len(prefix)] = prefix
             if np.any((row[: len(prefix)] < 0) | (row[: len(prefix)] >= vocabulary_size) | (row[: len(prefix)] == EOS)):
                 raise VocabularyError(
-                    f"forced prefix: expected ids below {vocabulary_size} and no end symbol, got {list(prefix)}"
+                    f"forced prefix: expected ids below {vocabulary_size} and no end symbol, got {prefix.tolist()}"
                 )
 
     def at(self, step: int, sources: IntArray) -> IntArray | None:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from unrolled.next_symbol import FloatArray, IntArray, SamplingPolicy
+from unrolled.text.vocabulary import BOS, PAD
 
-__all__ = ["BANNED", "BOS", "EOS", "PAD", "Engine", "FloatArray", "IntArray", "SamplingPolicy", "Stepper"]
+__all__ = ["BANNED", "Engine", "Stepper"]
 
-PAD, BOS, EOS = 0, 1, 2
 BANNED = (PAD, BOS)
 """What is never generated: padding and the start symbol."""
 

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unrolled.decoding.engine import FloatArray, IntArray
 from unrolled.errors import ConfigError
+from unrolled.next_symbol import FloatArray, IntArray
 
 __all__ = ["Hypothesis", "LengthPenalty"]
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from unrolled.decoding.constraints import Prefixes, length_limits
-from unrolled.decoding.engine import BANNED, EOS, PAD, Engine, FloatArray, IntArray, SamplingPolicy, Stepper
+from unrolled.decoding.engine import BANNED, Engine, Stepper
 from unrolled.decoding.hypothesis import Hypothesis, LengthPenalty
 from unrolled.errors import ConfigError, ShapeError
-from unrolled.next_symbol import check_log_probs
+from unrolled.next_symbol import FloatArray, IntArray, SamplingPolicy, check_log_probs
+from unrolled.text.vocabulary import EOS, PAD
 
 __all__ = ["greedy", "sample"]
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unrolled.decoding.engine import PAD, FloatArray, IntArray
+from unrolled.next_symbol import FloatArray, IntArray
+from unrolled.text.vocabulary import PAD
 
 __all__ = ["Trellis"]
 
