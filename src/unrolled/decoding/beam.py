@@ -155,9 +155,7 @@ class _Search:
                     log_prob=float(entries["log_prob"][i]),
                     score=float(entries["score"][i]),
                     is_finished=is_finished,
-                    attention=self.trellis.attention(source, rows[i, :steps])[:, :width]
-                    if self.need_attention
-                    else None,
+                    attention=attention,
                 )
             )
         return found
