@@ -1,22 +1,32 @@
-"""The paper that every figure is drawn on: a blank figure, its caption, and saving."""
+"""The paper that every figure is drawn on: its size, caption, legend and colours, and saving."""
 
 from __future__ import annotations
 
 import io
 import textwrap
-import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from unrolled.errors import ConfigError
+from unrolled.figures import labels
+from unrolled.figures.labels import Label
+from unrolled.runs import write_atomic
 
-__all__ = ["blank", "caption", "fixed", "save"]
+__all__ = ["CATEGORIES", "blank", "count_along", "finish", "fixed", "frame", "name", "save", "shades", "wrap"]
 
 DPI = 150
-CAPTION_SIZE = 8.0  # points
+CAPTION_SIZE, HEADING_SIZE = 8.0, 11.0  # points
+FAINT = "0.3"
 NARROWEST = 4.5  # inches, so that captions stay readable
 MARGIN = 0.1  # inches
+CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart with any colour vision
 FORMATS = {".png": "png", ".svg": "svg"}
 
 
@@ -30,26 +40,60 @@ def fixed(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI)
 
 
-def caption(figure: Figure, text: str) -> None:
-    """Put what to see below a `blank` figure, wrapped to its width."""
-    figure.supxlabel(wrap(text, figure.get_figwidth() - 2 * MARGIN, CAPTION_SIZE), fontsize=CAPTION_SIZE, color="0.3")
+def finish(figure: Figure, text: str) -> None:
+    """Tidy the curves of a `blank` figure and put a caption below, wrapped to its width."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.align_ylabels()
+    wrapped = wrap(text, figure.get_figwidth() - 2 * MARGIN, CAPTION_SIZE)
+    figure.supxlabel(wrapped, fontsize=CAPTION_SIZE, color=FAINT)
 
 
-def frame(figure: Figure, text: str) -> None:
-    """Grow a `fixed` figure around all that was drawn in or beside it, and put a caption below."""
+def count_along(axes: Axes) -> None:
+    """Tick the x axis at whole numbers only: steps, lengths, layers."""
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True, min_n_ticks=1))
+
+
+def name(axes: Axes, curves: Sequence[Artist], names: Sequence[Label]) -> None:
+    """Add a legend with a person's own names, shown literally."""
+    legend = axes.legend(curves, [str(place) for place in range(len(names))], frameon=False, fontsize=8)
+    for text, label in zip(legend.get_texts(), names, strict=True):
+        labels.write(text, label)
+
+
+def frame(figure: Figure, text: str, heading: Label | None = None) -> None:
+    """Grow a `fixed` figure around all that was drawn in or beside it; put a heading above and a caption below."""
     drawn = figure.get_tightbbox()  # inches, from the old corner
     inner = max(drawn.width, NARROWEST)
-    lines = wrap(text, inner, CAPTION_SIZE)
-    below = 2 * MARGIN + 1.3 * CAPTION_SIZE / 72 * (1 + lines.count("\n"))
-    left, bottom = MARGIN + (inner - drawn.width) / 2 - drawn.x0, MARGIN + below - drawn.y0
-    old_width, old_height = figure.get_size_inches()
-    width, height = inner + 2 * MARGIN, drawn.height + below + 2 * MARGIN
+    lines, below = _lines(text, inner, CAPTION_SIZE)
+    title, above = _lines(heading.text, inner, HEADING_SIZE) if heading and heading.text else ("", 0.0)
+    width, height = inner + 2 * MARGIN, drawn.height + above + below + 2 * MARGIN
+    _move(figure, (MARGIN + (inner - drawn.width) / 2 - drawn.x0, MARGIN + below - drawn.y0), (width, height))
+    figure.text(0.5, MARGIN / height, lines, fontsize=CAPTION_SIZE, color=FAINT, ha="center", va="bottom")
+    if heading and title:
+        top = figure.text(0.5, 1 - MARGIN / height, "", fontsize=HEADING_SIZE, ha="center", va="top")
+        labels.write(top, heading._replace(text=title))
+
+
+def _lines(text: str, width: float, size: float) -> tuple[str, float]:
+    """Wrapped text, and its height in inches with a gap."""
+    wrapped = wrap(text, width, size)
+    return wrapped, 1.3 * size / 72 * (1 + wrapped.count("\n")) + 0.12
+
+
+def _move(figure: Figure, offset: tuple[float, float], size: tuple[float, float]) -> None:
+    """Give a figure a new size, its axes keep theirs and move by an offset; all in inches."""
+    old = figure.get_size_inches()
     for axes in figure.axes:
-        x, y, w, h = axes.get_position().bounds
-        corner = ((x * old_width + left) / width, (y * old_height + bottom) / height)
-        axes.set_position((*corner, w * old_width / width, h * old_height / height))
-    figure.set_size_inches(width, height)
-    figure.text(0.5, MARGIN / height, lines, fontsize=CAPTION_SIZE, color="0.3", ha="center", va="bottom")
+        x, y, width, height = axes.get_position().bounds
+        corner = (x * old[0] + offset[0]) / size[0], (y * old[1] + offset[1]) / size[1]
+        axes.set_position((*corner, width * old[0] / size[0], height * old[1] / size[1]))
+    figure.set_size_inches(*size)
+
+
+def shades(number: int) -> list[tuple[float, float, float, float]]:
+    """Colours from dark to light for things that have an order, such as layers."""
+    return [colormaps["viridis"](place) for place in np.linspace(0.0, 0.85, number)]
 
 
 def wrap(text: str, width: float, size: float) -> str:
@@ -80,13 +124,4 @@ def save(figure: Figure, path: str | Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format=file_format, dpi=figure.dpi)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, picture.getvalue())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomic(path, picture.getvalue())

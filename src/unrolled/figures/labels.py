@@ -18,12 +18,12 @@ from matplotlib.axis import Axis
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 
-__all__ = ["Label", "fit", "put", "visible"]
+__all__ = ["Label", "fit", "phrase", "put", "visible", "write"]
 
 EMPTY = "\N{EMPTY SET}"
 SPACE = "\N{OPEN BOX}"
 MARK_HOLDER = "\N{DOTTED CIRCLE}"
-UNSEEN = ("Z", "C")  # separators; controls, format characters, surrogates, private use, unassigned
+UNSEEN = ("Z", "Cc", "Cf", "Cs", "Co")  # separators, controls, format characters, surrogates, private use
 MOST_NAMED = 10
 
 
@@ -44,6 +44,11 @@ def visible(symbol: str) -> str:
         return EMPTY
     shown = "".join(_visible_character(character) for character in symbol)
     return MARK_HOLDER + shown if unicodedata.category(shown[0]).startswith("M") else shown
+
+
+def phrase(text: str) -> str:
+    """Form of a title or a name that can be seen, its words set apart by spaces."""
+    return " ".join(visible(word) for word in text.split())
 
 
 def _visible_character(character: str) -> str:
@@ -72,7 +77,7 @@ def fit(*groups: Sequence[str]) -> list[list[Label]]:
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         warnings.warn(
             f"no font on this system has {named}{more}; shown as codes; install a font that has them (e.g. Noto Sans)",
-            stacklevel=3,
+            stacklevel=3,  # the caller of the figure's function
         )
     return fitted
 
@@ -135,9 +140,11 @@ def put(axis: Axis, labels: Sequence[Label], *, size: float, every: int = 1) -> 
     """Label the cells 0, 1, … of an axis, all or every few; the latter with their positions, counted from 1."""
     positions = range(every - 1, len(labels), every)
     shown = [labels[cell] for cell in positions]
+    if every > 1:
+        shown = [label._replace(text=f"{label.text} {cell + 1}") for label, cell in zip(shown, positions, strict=True)]
     axis.set_ticks(positions)
-    axis.set_ticklabels([""] * len(shown), fontsize=size)
+    axis.set_ticklabels([label.text for label in shown], fontsize=size)
     texts = axis.get_ticklabels()
-    for text, label, cell in zip(texts, shown, positions, strict=True):
-        write(text, label if every == 1 else label._replace(text=f"{label.text} {cell + 1}"))
+    for text, label in zip(texts, shown, strict=True):
+        write(text, label)
     return texts
