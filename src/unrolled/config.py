@@ -248,7 +248,9 @@ class Training(Settings):
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     evaluate_every: Positive | None = None
-    """Steps between dev evaluations; none for once an epoch."""
+    """Steps between dev evaluations; none for once an epoch, or less often under a time budget."""
+    save_every: Positive | None = None
+    """Steps between saves of the resume state; none for the first dev evaluation after every 15 seconds."""
     dev_metric: Literal["loss", "error_rate", "symbol_error_rate"] = "loss"
     """What chooses the best checkpoint and stops early; the two error rates decode the dev set greedily."""
     patience: Positive | None = None

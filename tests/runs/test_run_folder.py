@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import io
 import json
 import pickle
@@ -16,11 +17,15 @@ SHAPES = {"decoder.weight": (2, 3), "encoder.bias": (5,)}
 ENVIRONMENT = Environment(versions={"numpy": "2"}, machine="x86", device="cpu", threads=1, matrix_mode="default")
 
 
+def digest(path):
+    return FileDigest(path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), num_pairs=1)
+
+
 @pytest.fixture
 def data(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("a\tb\n")
-    return DataDigest(train=FileDigest.of(path), dev=None, counts={"train": 1}, dev_lines=(3, 7))
+    return DataDigest(train=digest(path), dev=None, dev_lines=(3, 7))
 
 
 def weights(offset=0.0):
@@ -284,20 +289,23 @@ def test_leftovers_are_swept_only_by_the_writer(run):
 
 
 def test_changed_data_is_named(data):
-    data.check()
+    data.train.check()
     Path(data.train.path).write_text("a\tc\n")
     with pytest.raises(DataError, match=r"pairs\.tsv: changed since the run started"):
-        data.check()
+        data.train.check()
     Path(data.train.path).unlink()
     with pytest.raises(DataError, match=r"pairs\.tsv: the run was trained on this file, which is gone"):
-        data.check()
+        data.train.check()
 
 
-def test_changed_dev_data_is_named(data, tmp_path):
-    dev = tmp_path / "dev.tsv"
-    dev.write_text("a\tb\n")
-    both = dataclasses.replace(data, dev=FileDigest.of(dev))
-    both.check()
-    dev.write_text("")
-    with pytest.raises(DataError, match=r"dev\.tsv: changed"):
-        both.check()
+def test_a_moved_file_is_taken_if_it_is_the_same(data, tmp_path):
+    moved = Path(data.train.path).rename(tmp_path / "moved.tsv")
+    data.train.check(moved)
+    moved.write_text("a\tc\n")
+    with pytest.raises(DataError, match=r"moved\.tsv: changed"):
+        data.train.check(moved)
+
+
+def test_a_dev_file_reads_back(data, tmp_path):
+    both = dataclasses.replace(data, dev=data.train)
+    assert create(tmp_path / "run", both).data() == both

@@ -19,7 +19,7 @@ from unrolled.runs.records import DataDigest, Environment
 from unrolled.runs.states import States
 from unrolled.runs.tensors import Arrays, check_tensors, decode_tensors, encode_tensors
 
-__all__ = ["FORMAT", "Run"]
+__all__ = ["FORMAT", "Run", "check_free"]
 
 FORMAT = 1
 

@@ -21,22 +21,26 @@ class FileDigest:
     """Absolute path."""
     sha256: str
     """Of the bytes on the disk; a compressed file is not unpacked for it."""
+    num_pairs: int
+    """Pairs taken from it."""
 
-    @classmethod
-    def of(cls, path: str | Path) -> Self:
-        """Digest a file now."""
-        return cls(path=str(Path(path).resolve()), sha256=digest_file(Path(path)))
+    def check(self, path: str | Path | None = None) -> None:
+        """Check that the file, or another one given in its place, is what it was.
 
-    def check(self) -> None:
-        """Raise `DataError` if the file is gone or is not what it was."""
-        if not Path(self.path).is_file():
-            raise DataError("the run was trained on this file, which is gone; put it back to resume", file=self.path)
-        found = digest_file(Path(self.path))
+        Raises
+        ------
+        DataError
+            If it is gone or has other bytes.
+        """
+        where = Path(self.path if path is None else path)
+        if not where.is_file():
+            raise DataError("the run was trained on this file, which is gone; put it back to resume", file=where)
+        found = digest_file(where)
         if found != self.sha256:
             raise DataError(
-                f"changed since the run started (SHA-256 {self.sha256[:12]}…, now {found[:12]}…); restore it to resume,"
-                " or start a new run from these weights (--from)",
-                file=self.path,
+                f"changed since the run started: expected SHA-256 {self.sha256[:12]}…, got {found[:12]}…; restore it to"
+                " resume, or start a new run from these weights",
+                file=where,
             )
 
 
@@ -46,28 +50,15 @@ class DataDigest:
 
     train: FileDigest
     dev: FileDigest | None
-    """None where the dev part was held out of the training file."""
-    counts: Mapping[str, int]
-    """Pairs of each part, by name."""
+    """None where the dev part, if there is one, was held out of the training file."""
     dev_lines: tuple[int, ...] = ()
     """Lines of the training file that were held out, counted from 1."""
-
-    def check(self) -> None:
-        """Raise `DataError` naming the first file that changed since the run started."""
-        self.train.check()
-        if self.dev is not None:
-            self.dev.check()
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read back what `dataclasses.asdict` gave."""
-        dev = values["dev"]
-        return cls(
-            train=FileDigest(**values["train"]),
-            dev=None if dev is None else FileDigest(**dev),
-            counts=values["counts"],
-            dev_lines=tuple(values["dev_lines"]),
-        )
+        dev = None if values["dev"] is None else FileDigest(**values["dev"])
+        return cls(train=FileDigest(**values["train"]), dev=dev, dev_lines=tuple(values["dev_lines"]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,1 +1,24 @@
-"""."""
+"""Training: objective, schedules, the loop with its events, exact resume."""
+
+from unrolled.training.evaluation import DevSet, Score
+from unrolled.training.loop import Outcome, Trainer
+from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode, probe_matrix_mode
+from unrolled.training.objective import cross_entropy_sum
+from unrolled.training.schedule import rate_factor
+from unrolled.training.stepper import Stepper
+from unrolled.training.session import train
+
+__all__ = [
+    "DevSet",
+    "MatrixMode",
+    "Outcome",
+    "Score",
+    "Stepper",
+    "Trainer",
+    "cross_entropy_sum",
+    "current_matrix_mode",
+    "matrix_mode",
+    "probe_matrix_mode",
+    "rate_factor",
+    "train",
+]

@@ -1,0 +1,110 @@
+"""Between the loop and the run folder: what exact continuation needs, and the weights to predict with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unrolled import config
+from unrolled.runs import Run, SavedState
+from unrolled.training.device import random_state, set_random_state
+from unrolled.training.selection import Selection, Weights
+from unrolled.training.stepper import Stepper
+
+__all__ = ["Checkpoints", "Progress"]
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where the loop is; with the weights, moments, random states and the selection all that it needs to go on."""
+
+    step: int = 0
+    """Optimiser steps so far, skipped ones included; it also gives the place within the epoch."""
+    evaluated_step: int = 0
+    """The last step whose dev evaluation is done."""
+    total_steps: int | None = None
+    """None while a time budget is still to be measured."""
+    steps_per_evaluation: int = 1
+    is_planned: bool = False
+    """Whether a time budget was turned into steps."""
+    num_skipped: int = 0
+    skipped_in_a_row: int = 0
+    seconds: float = 0.0
+
+
+class Checkpoints:
+    """Saves and restores the loop's state in a run folder.
+
+    Parameters
+    ----------
+    run : Run
+        Opened for writing, or just created.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._step_of_weights: int | None = None
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self._run.path
+
+    def save(self, progress: Progress, stepper: Stepper, selection: Selection, *, device: torch.device) -> None:
+        """Commit a state, and store the best weights so far (before the first evaluation: the current ones)."""
+        arrays: dict[str, Callable[[], Weights]] = {
+            f"weights-{step}": partial(selection.snapshots.__getitem__, step) for step in selection.snapshots
+        }
+        arrays.setdefault(f"weights-{progress.step}", stepper.weights)
+        arrays[f"training-{progress.step}"] = partial(_training_arrays, stepper, device)
+        values = {"progress": dataclasses.asdict(progress), "selection": selection.to_json()}
+        self._run.states.save(progress.step, values, arrays)
+        best = selection.best_weights()
+        step = progress.step if selection.best is None else selection.best.step
+        if step != self._step_of_weights:
+            self._run.write_weights(stepper.weights() if best is None else best)
+            self._step_of_weights = step
+
+    def restore(
+        self, stepper: Stepper, settings: config.Training, *, device: torch.device
+    ) -> tuple[Progress, Selection, tuple[str, ...]]:
+        """Go back to the newest complete state; also says, a line each, why newer ones were passed over.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no complete state.
+        """
+        state = self._run.states.load()
+        self._run.states.drop_after(state.step)
+        stepper.load_weights(state.arrays[f"weights-{state.step}"])
+        training = state.arrays[f"training-{state.step}"]
+        stepper.load_moments(_without_prefix(training, "moments/"))
+        set_random_state(_without_prefix(training, "random/"), device)
+        selection = Selection.from_json(settings, state.values["selection"], _snapshots(state))
+        return Progress(**state.values["progress"]), selection, state.damage
+
+    def write_final(self, weights: Weights) -> None:
+        """Store the weights that the run ends with."""
+        self._run.write_weights(weights)
+
+
+def _training_arrays(stepper: Stepper, device: torch.device) -> dict[str, Any]:
+    moments = {f"moments/{name}": array for name, array in stepper.moments().items()}
+    return moments | {f"random/{name}": array for name, array in random_state(device).items()}
+
+
+def _without_prefix(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _snapshots(state: SavedState) -> dict[int, Weights]:
+    """Weights of the steps that the selection still needs."""
+    values = state.values["selection"]
+    candidates = [*values["candidates"], *([values["best"]] if values["best"] else [])]
+    return {step: state.arrays[f"weights-{step}"] for step, *_ in candidates}

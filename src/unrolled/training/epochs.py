@@ -1,0 +1,56 @@
+"""Which micro-batches each step of a run is made of: a function of the examples and the seed alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unrolled import config
+from unrolled.text import Batch, Examples, collate, plan_batches
+
+__all__ = ["Epochs"]
+
+
+class Epochs:
+    """Epoch after epoch of batches, `accumulate` of them a step, the last step of an epoch with what is left.
+
+    Parameters
+    ----------
+    examples : Examples
+    settings : config.Training
+        Its batch sizes, accumulation and seed.
+    """
+
+    def __init__(self, examples: Examples, settings: config.Training) -> None:
+        self._examples = examples
+        self._settings = settings
+        self._epoch = 0
+        self._plan = self._plan_of(0)
+        self.steps_per_epoch = -(-len(self._plan) // settings.accumulate)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean number of real symbols of a step, both sides."""
+        return (self._examples.source.values.size + self._examples.target.values.size) / self.steps_per_epoch
+
+    def epoch_of(self, step: int) -> int:
+        """Epoch of a step, both counted from 1; 1 for step 0."""
+        return 1 + max(step - 1, 0) // self.steps_per_epoch
+
+    def batches_of(self, step: int) -> list[Batch]:
+        """Micro-batches of a step, counted from 1."""
+        epoch, place = divmod(step - 1, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._plan = epoch, self._plan_of(epoch)
+        count = self._settings.accumulate
+        return [collate(self._examples, rows) for rows in self._plan[place * count : (place + 1) * count]]
+
+    def _plan_of(self, epoch: int) -> list[NDArray[np.int64]]:
+        return plan_batches(
+            self._examples.source.lengths,
+            self._examples.target.lengths,
+            batch_tokens=self._settings.batch_tokens,
+            max_batch_size=self._settings.max_batch_size,
+            seed=self._settings.seed,
+            epoch=epoch,
+        )

@@ -1,0 +1,137 @@
+"""The dev set: its loss, and on request error rates of what the model itself writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from unrolled import config
+from unrolled.decoding import greedy
+from unrolled.metrics import References, count_errors
+from unrolled.models.contract import SequenceModel
+from unrolled.models.engine import TorchEngine
+from unrolled.text import EOS, UNK, Examples, collate, evaluation_batches, in_order
+from unrolled.training.device import on_device
+from unrolled.training.objective import cross_entropy_sum
+
+__all__ = ["DevSet", "Score"]
+
+_BATCH_TOKENS = 1 << 14
+_MAX_BATCH_SIZE = 1024
+_SLACK = 10  # symbols that an output may be longer than the longest reference
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What a model came to on the dev set."""
+
+    loss: float | None
+    """Nats a label, without smoothing; none if there is no label."""
+    value: float | None
+    """Of the metric that chooses; lower is better."""
+    num_labels: int
+
+
+class DevSet:
+    """Scores a model on held-out examples.
+
+    Parameters
+    ----------
+    examples : Examples
+        At least one.
+    vocabulary_size : int
+        Target symbols.
+    settings : config.Training
+        Its `dev_metric`.
+    device : torch.device
+        Where the model lies.
+
+    Notes
+    -----
+    The error rates decode greedily, each distinct source once, and count the nearest of its references. Outputs are cut
+    ten symbols after the longest reference of the dev set: a young model that never ends costs no more than that.
+    """
+
+    def __init__(
+        self, examples: Examples, settings: config.Training, *, vocabulary_size: int, device: torch.device
+    ) -> None:
+        self._examples = examples
+        self._vocabulary_size = vocabulary_size
+        self._metric = settings.dev_metric
+        self._device = device
+        self._batches = evaluation_batches(
+            examples.source.lengths, examples.target.lengths, batch_tokens=_BATCH_TOKENS, max_batch_size=_MAX_BATCH_SIZE
+        )
+        self._references = None if self._metric == "loss" else self._group()
+
+    def score(self, model: nn.Module, *, should_stop: Callable[[], bool] = lambda: False) -> Score | None:
+        """Score a model in evaluation mode; it is put back as it was.
+
+        Parameters
+        ----------
+        model : nn.Module
+            Keeps the decoder contract.
+        should_stop : callable
+            Asked between batches; if it says so, the score is given up and `None` is returned.
+        """
+        was_training = model.training
+        model.eval()
+        try:
+            return self._score(model, should_stop)
+        finally:
+            model.train(was_training)
+
+    def _score(self, model: nn.Module, should_stop: Callable[[], bool]) -> Score | None:
+        total, num_labels = 0.0, 0
+        for indices in self._batches:
+            if should_stop():
+                return None
+            batch_total, batch_labels = self._loss(model, indices)
+            total, num_labels = total + batch_total, num_labels + batch_labels
+        if num_labels == 0:
+            return Score(loss=None, value=None, num_labels=0)
+        loss = total / num_labels
+        value = loss if self._references is None else self._error_rate(model, self._references, should_stop)
+        return None if value is None else Score(loss=loss, value=value, num_labels=num_labels)
+
+    @torch.inference_mode()
+    def _loss(self, model: nn.Module, indices: NDArray[np.int64]) -> tuple[float, int]:
+        contract: SequenceModel = model  # type: ignore[assignment]
+        batch = collate(self._examples, indices)
+        source, source_mask, inputs, labels = on_device(batch, self._device)
+        memory = contract.encode(source, source_mask)
+        logits = contract.decode(inputs, memory, contract.initial_state(memory, len(source))).logits  # (B, T, V)
+        return float(cross_entropy_sum(logits, labels)), batch.num_labels
+
+    def _error_rate(self, model: nn.Module, references: References, should_stop: Callable[[], bool]) -> float | None:
+        engine = TorchEngine(model, vocabulary_size=self._vocabulary_size, device=self._device)
+        rows = np.array(references.first)  # one a distinct source
+        lengths = self._examples.source.lengths[rows]
+        limit = int(self._examples.target.lengths.max()) + _SLACK
+        batches = evaluation_batches(lengths, batch_tokens=_BATCH_TOKENS, max_batch_size=_MAX_BATCH_SIZE)
+        outputs = []
+        for indices in batches:
+            if should_stop():
+                return None
+            sources = [self._examples.source[row].astype(np.int64) for row in rows[indices]]
+            found = greedy(engine, sources, max_length=limit)
+            outputs.append([_symbols(item.ids, unknown=str(UNK)) for item in found])
+        errors = count_errors(in_order(batches, outputs), references)
+        return errors.error_rate if self._metric == "error_rate" else errors.symbol_error_rate
+
+    def _group(self) -> References:
+        """References by distinct source, features included; an unknown symbol in one equals nothing."""
+        rows = range(len(self._examples))
+        keys = [self._examples.source[row].tobytes() for row in rows]
+        return References.from_lines(keys, [_symbols(self._examples.target[row], unknown="") for row in rows])
+
+
+def _symbols(ids: NDArray[Any], *, unknown: str) -> list[str]:
+    """Ids as symbols that are only compared, the end symbol left out."""
+    return [unknown if id_ == UNK else str(id_) for id_ in ids.tolist() if id_ != EOS]

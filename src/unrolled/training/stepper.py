@@ -1,0 +1,167 @@
+"""One optimiser step: forward, backward, clip, AdamW, and no step at all where a gradient is not finite."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unrolled import config
+from unrolled.models.contract import SequenceModel
+from unrolled.text import Batch
+from unrolled.training.device import on_device
+from unrolled.training.objective import cross_entropy_sum
+
+__all__ = ["Launched", "StepNumbers", "Stepper"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepNumbers:
+    """What a step came to, on the host."""
+
+    loss: float
+    """Nats a label."""
+    gradient_norm: float
+    """Before clipping."""
+    non_finite: str | None
+    """The first parameter whose gradient was not finite, or `loss`; none if the step was taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+    """A step whose numbers are still where they were computed."""
+
+    names: Sequence[str]
+    numbers: Tensor
+    """Loss, total norm, and the norm of each parameter's gradient, (2 + P,)."""
+
+    def read(self) -> StepNumbers:
+        """Wait for the step and read its numbers, in one transfer."""
+        loss, total, *norms = self.numbers.tolist()
+        broken = (name for name, norm in zip(self.names, norms, strict=True) if not _is_finite(norm))
+        first = None if _is_finite(total) else next(broken, "all together")
+        return StepNumbers(loss=loss, gradient_norm=total, non_finite=first)
+
+
+class Stepper:
+    """A model with its optimiser.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Keeps the decoder contract.
+    settings : config.Training
+        Its optimiser, label smoothing and precision.
+    device : torch.device
+        Where the model lies.
+
+    Notes
+    -----
+    AdamW (Loshchilov & Hutter 2019) with decay on matrices only. The gradient is that of the mean over the labels of
+    the whole step, scaled down to `clip_norm` where its norm is larger. If the norm is not finite, the fused kernel is
+    told so by a flag on the device: weights, moments and step counts stay bit-identical, and the host need not wait.
+    """
+
+    def __init__(self, model: nn.Module, settings: config.Training, *, device: torch.device) -> None:
+        self.model = model
+        self._contract: SequenceModel = model  # type: ignore[assignment]
+        self._settings = settings
+        self._device = device
+        self._named = dict(model.named_parameters())
+        self._optimizer = _adamw(self._named, settings.optimizer)
+
+    def launch(self, batches: Sequence[Batch], rate_factor: float) -> Launched:
+        """Take one step over some micro-batches, without waiting for it.
+
+        Parameters
+        ----------
+        batches : sequence of Batch
+            At least one of them has a label.
+        rate_factor : float
+            Learning rate of this step over the base rate.
+        """
+        if not self.model.training:
+            self.model.train()
+        self._optimizer.zero_grad(set_to_none=True)
+        num_labels = sum(batch.num_labels for batch in batches)
+        parts = [self._accumulate(batch, num_labels) for batch in batches if batch.num_labels]
+        return self._apply(torch.stack(parts).sum(), rate_factor)
+
+    def learning_rate(self, rate_factor: float) -> float:
+        """Of a step with this factor."""
+        return self._settings.optimizer.learning_rate * rate_factor
+
+    def _accumulate(self, batch: Batch, num_labels: int) -> Tensor:
+        """Add the gradient of a micro-batch's share of the mean loss; the share itself."""
+        source, source_mask, inputs, labels = on_device(batch, self._device)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"):
+            memory = self._contract.encode(source, source_mask)
+            state = self._contract.initial_state(memory, len(source))
+            logits = self._contract.decode(inputs, memory, state).logits  # (B, T, V)
+        loss = cross_entropy_sum(logits, labels, label_smoothing=self._settings.label_smoothing) / num_labels
+        loss.backward()
+        return loss.detach()
+
+    def _apply(self, loss: Tensor, rate_factor: float) -> Launched:
+        gradients = {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
+        norms = torch.stack(torch._foreach_norm([*gradients.values()]))  # (P,)
+        total = torch.linalg.vector_norm(norms)
+        torch._foreach_mul_([*gradients.values()], (self._settings.optimizer.clip_norm / total).clamp(max=1.0))
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.learning_rate(rate_factor)
+        self._optimizer.found_inf = (~torch.isfinite(total)).to(total.dtype)  # type: ignore[attr-defined]
+        self._optimizer.step()
+        return Launched(list(gradients), torch.cat([torch.stack([loss, total]), norms]))
+
+    # --- weights and moments, by name --------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """Copy of the weights, on the host."""
+        return {name: _copied(parameter) for name, parameter in self._named.items()}
+
+    @torch.no_grad()
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Put weights in, in place."""
+        for name, parameter in self._named.items():
+            parameter.copy_(torch.from_numpy(weights[name]))
+
+    def moments(self) -> dict[str, NDArray[Any]]:
+        """Copy of the optimiser's state, on the host; names are `exp_avg/encoder.…`."""
+        return {
+            f"{kind}/{name}": _copied(value)
+            for name, parameter in self._named.items()
+            for kind, value in self._optimizer.state.get(parameter, {}).items()
+        }
+
+    def load_moments(self, moments: Mapping[str, NDArray[Any]]) -> None:
+        """Put an optimiser's state back."""
+        for key, value in moments.items():
+            kind, name = key.split("/", 1)
+            parameter = self._named[name]
+            self._optimizer.state[parameter][kind] = torch.from_numpy(value.copy()).to(parameter.device)
+
+
+def _adamw(named: Mapping[str, nn.Parameter], settings: config.Optimizer) -> torch.optim.AdamW:
+    """AdamW in one fused kernel; biases, norms and other vectors do not decay."""
+    matrices = [parameter for parameter in named.values() if parameter.ndim >= 2]
+    vectors = [parameter for parameter in named.values() if parameter.ndim < 2]
+    return torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=True,
+    )
+
+
+def _copied(tensor: Tensor) -> NDArray[Any]:
+    array: NDArray[Any] = tensor.detach().to("cpu", copy=True).numpy()
+    return array
+
+
+def _is_finite(number: float) -> bool:
+    return abs(number) < float("inf")
