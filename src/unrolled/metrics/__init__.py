@@ -5,11 +5,14 @@ from unrolled.metrics.comparison import Comparison, compare
 from unrolled.metrics.edits import Confusion, Errors, confusions, count_errors
 from unrolled.metrics.evaluation import Evaluation, evaluate
 from unrolled.metrics.parts import Group, Item
+from unrolled.metrics.perplexity import bits_per_unit, perplexity
 from unrolled.metrics.references import References
+from unrolled.metrics.translation import CorpusScore, bleu, chrf
 
 __all__ = [
     "Comparison",
     "Confusion",
+    "CorpusScore",
     "Counts",
     "Difference",
     "Errors",
@@ -18,10 +21,14 @@ __all__ = [
     "Group",
     "Item",
     "References",
+    "bits_per_unit",
+    "bleu",
     "bootstrap_rate",
+    "chrf",
     "compare",
     "confusions",
     "count_errors",
     "evaluate",
     "paired_difference",
+    "perplexity",
 ]

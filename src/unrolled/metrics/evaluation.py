@@ -105,7 +105,6 @@ def evaluate(
     *,
     normal_form: str,
     unit: str = "symbol",
-    lines: Sequence[int] | None = None,
     sources: Sequence[str] | None = None,
     source_lengths: Sequence[int] | None = None,
     is_seen: Sequence[bool] | None = None,
@@ -117,14 +116,12 @@ def evaluate(
     Parameters
     ----------
     predictions : sequence of sequences of symbols
-        One a line, or one a distinct source; so are `lines`, `sources`, `source_lengths` and `is_seen`.
+        One a line, or one a distinct source; so are `sources`, `source_lengths` and `is_seen`.
     references : References
     normal_form : str
         That of predictions and references; stated in the report.
     unit : str
         What a symbol is, for the report.
-    lines : sequence of int, optional
-        Line numbers in the test file, from 1; none for 1, 2, 3, …
     sources : sequence of str, optional
         How a source is shown; none for its key.
     source_lengths : sequence of int, optional
@@ -142,7 +139,6 @@ def evaluate(
     errors = count_errors(predictions, references)
     shown = [_shown(key) for key in references.keys] if sources is None else references.pick(sources)
     predicted = [tuple(item) for item in references.pick(predictions)]
-    lines = references.pick(range(1, references.num_lines + 1) if lines is None else lines)
     return Evaluation(
         error_rate=bootstrap_rate(errors.per_source, resamples=resamples, seed=seed),
         symbol_error_rate=bootstrap_rate(errors.per_symbol, resamples=resamples, seed=seed),
@@ -151,7 +147,7 @@ def evaluate(
         whole=group("all", errors, np.ones(len(references), dtype=bool)),
         by_length=() if source_lengths is None else by_length(errors, np.array(references.pick(source_lengths))),
         by_training=() if is_seen is None else by_training(errors, np.array(references.pick(is_seen), dtype=bool)),
-        worst=worst_items(errors, lines, shown, predicted, limit=NUM_WORST),
+        worst=worst_items(errors, references, shown, predicted, limit=NUM_WORST),
         confusions=confusions((errors.nearest[i], predicted[i]) for i in np.flatnonzero(errors.is_wrong)),
         num_lines=references.num_lines,
         num_answers=references.num_answers,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unrolled.metrics.edits import Errors
-from unrolled.metrics.references import Symbols
+from unrolled.metrics.references import References, Symbols
 
 __all__ = ["Group", "Item", "by_length", "by_training", "group", "worst_items"]
 
@@ -42,7 +42,7 @@ class Item:
     """One prediction beside the nearest answer."""
 
     line: int
-    """Line of the test file, counted from 1, that asks this source first."""
+    """The first line that asks this source, counted from 1."""
     source: str
     prediction: Symbols
     nearest: Symbols
@@ -66,19 +66,21 @@ def by_length(errors: Errors, lengths: NDArray[np.int64]) -> tuple[Group, ...]:
     """About equally many sources a group; a length is never split over two groups."""
     shares = np.arange(1, NUM_BINS) / NUM_BINS
     tops = np.unique([*np.quantile(lengths, shares, method="inverted_cdf"), lengths.max()])  # last length of each group
-    groups, lowest = [], int(lengths.min())
+    groups, below = [], -1
     for top in tops.tolist():
-        name = f"{lowest}" if lowest == top else f"{lowest}–{top}"
-        groups.append(group(name, errors, (lowest <= lengths) & (lengths <= top)))
-        lowest = top + 1
+        members = (below < lengths) & (lengths <= top)
+        lowest = lengths[members].min()
+        groups.append(group(f"{lowest}" if lowest == top else f"{lowest}–{top}", errors, members))
+        below = top
     return tuple(groups)
 
 
 def worst_items(
-    errors: Errors, lines: Sequence[int], sources: Sequence[str], predictions: Sequence[Symbols], *, limit: int
+    errors: Errors, references: References, sources: Sequence[str], predictions: Sequence[Symbols], *, limit: int
 ) -> tuple[Item, ...]:
     """The wrong predictions with the most edits, ties in the order given."""
     order = np.argsort(-errors.edits, kind="stable")[: min(limit, int(errors.is_wrong.sum()))].tolist()
     return tuple(
-        Item(int(lines[i]), sources[i], predictions[i], errors.nearest[i], int(errors.edits[i])) for i in order
+        Item(references.first[i] + 1, sources[i], predictions[i], errors.nearest[i], int(errors.edits[i]))
+        for i in order
     )

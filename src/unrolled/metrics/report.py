@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from unrolled.metrics.edits import Confusion
 from unrolled.metrics.parts import Group, Item
-from unrolled.metrics.references import Symbols
 
 __all__ = ["confusion_lines", "group_lines", "item_lines"]
 
@@ -35,19 +34,17 @@ def confusion_lines(found: Sequence[Confusion]) -> list[str]:
 
 
 def item_lines(items: Sequence[Item]) -> list[str]:
-    """Predictions beside the nearest answers."""
+    """Predictions beside the nearest answers; symbols stand apart where one of them is longer than a character."""
     if not items:
         return []
+    symbols = {symbol for item in items for symbol in item.prediction + item.nearest}
+    space = "" if all(len(symbol) == 1 for symbol in symbols) else " "
+    texts = [[space.join(side) or "(empty)" for side in (item.prediction, item.nearest)] for item in items]
     return [
         "",
         "worst (edits, line, source: prediction | nearest answer)",
         *(
-            f"  {item.edits}  {item.line}  {item.source}: {_joined(item.prediction)} | {_joined(item.nearest)}"
-            for item in items
+            f"  {item.edits}  {item.line}  {item.source}: {prediction} | {nearest}"
+            for item, (prediction, nearest) in zip(items, texts, strict=True)
         ),
     ]
-
-
-def _joined(symbols: Symbols) -> str:
-    """Symbols of one character are written together, longer ones apart."""
-    return ("" if all(len(symbol) == 1 for symbol in symbols) else " ").join(symbols) or "(empty)"

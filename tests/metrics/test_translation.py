@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from unrolled.errors import DataError, MissingExtraError
+from unrolled.metrics import bleu, chrf
+
+SENTENCE = "the cat sat on the mat today"
+
+
+class TestWithSacrebleu:
+    @pytest.fixture(autouse=True)
+    def _installed(self):
+        pytest.importorskip("sacrebleu")
+
+    @pytest.mark.parametrize("measure", [bleu, chrf])
+    def test_best_and_worst(self, measure):
+        assert measure([SENTENCE], [[SENTENCE]]).value == pytest.approx(100.0)
+        assert measure(["xzq"], [[SENTENCE]]).value == 0.0
+
+    @pytest.mark.parametrize("measure", [bleu, chrf])
+    def test_sources_may_have_different_numbers_of_references(self, measure):
+        two = measure([SENTENCE, SENTENCE], [["no such words here"], ["nor are here", SENTENCE]])
+        one = measure([SENTENCE, SENTENCE], [["no such words here"], ["nor are here"]])
+        assert two.value > one.value
+
+    def test_a_value_from_the_formula(self):
+        """Precisions of 1- to 4-grams: 6/7, 4/6, 3/5, 2/4; no brevity penalty."""
+        found = bleu(["the cat sat on the rug today"], [[SENTENCE]])
+        assert found.value == pytest.approx(100 * (6 / 7 * 4 / 6 * 3 / 5 * 2 / 4) ** 0.25)
+
+    def test_the_signature_is_reported(self):
+        found = bleu([SENTENCE], [[SENTENCE]])
+        assert "tok:13a" in found.signature
+        assert str(found) == f"BLEU 100.0  {found.signature}"
+        assert chrf([SENTENCE], [[SENTENCE]]).name == "chrF2"
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "message"),
+    [
+        ([], [], "^nothing to evaluate: no items$"),
+        (["a"], [], "expected references of 1 predictions, got 0"),
+        (["a", "b"], [["a"], []], "^prediction 2 has no reference$"),
+    ],
+)
+def test_refusals(predictions, references, message):
+    for measure in (bleu, chrf):
+        with pytest.raises(DataError, match=message):
+            measure(predictions, references)
+
+
+def test_without_sacrebleu(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("sacrebleu")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(MissingExtraError, match=r"measuring BLEU and chrF needs sacrebleu.*unrolled\[translate\]"):
+        bleu(["a"], [["a"]])
