@@ -10,7 +10,11 @@ from unrolled.text.files import read_lines
 from unrolled.text.normal_form import normalise, recompose
 from unrolled.text.pairs import Pairs, parse_input, read_pairs, split_features
 from unrolled.text.plans import evaluation_batches, in_order, padding_share, plan_batches
+from unrolled.text.preparation import Prepared, prepare
 from unrolled.text.ragged import Ragged, pad_rows
+from unrolled.text.report import DataReport
+from unrolled.text.sources import hold_out, seen_sources, source_keys
+from unrolled.text.unknown import UnknownSymbols
 from unrolled.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 __all__ = [
@@ -20,22 +24,29 @@ __all__ = [
     "UNK",
     "Batch",
     "Codec",
+    "DataReport",
     "Examples",
     "Pairs",
+    "Prepared",
     "Ragged",
+    "UnknownSymbols",
     "Vocabulary",
     "collate",
     "evaluation_batches",
+    "hold_out",
     "in_order",
     "normalise",
     "pad_rows",
     "padding_share",
     "parse_input",
     "plan_batches",
+    "prepare",
     "read_lines",
     "read_pairs",
     "recompose",
+    "seen_sources",
     "shift",
     "show_batch",
+    "source_keys",
     "split_features",
 ]

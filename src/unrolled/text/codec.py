@@ -103,7 +103,7 @@ class Codec:
         if EOS in ids:
             ids = ids[: ids.index(EOS)]
         ids = [id_ for id_ in ids if id_ not in (PAD, BOS)]
-        names = self.target.names(ids)
+        names = self.target.names(ids)  # checks the ids
         symbols = (REPLACEMENT if id_ == UNK else name for id_, name in zip(ids, names, strict=True))
         return recompose(UNITS[self.data.target.units].join(symbols), self.data.normal_form)
 

@@ -20,8 +20,8 @@ def normalise(text: str, form: NormalForm) -> str:
 
 
 def recompose(text: str, form: NormalForm) -> str:
-    """Spell what a model trained on `form` wrote in composed letters (NFC), as people expect to read it.
+    """Spell a text of the given form in composed letters, as people expect to read it: NFC, or NFKC for `NFKD`.
 
     Needed for the composed forms too: a model may well write a letter and its accent as two symbols.
     """
-    return text if form == "none" else unicodedata.normalize("NFC", text)
+    return text if form == "none" else unicodedata.normalize("NFC", normalise(text, form))

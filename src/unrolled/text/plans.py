@@ -45,11 +45,25 @@ def plan_batches(
     generator = np.random.default_rng([seed, epoch])
     source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
     chance = generator.random(len(source))
-    # back and forth in target length, so that a batch that spans two source lengths spans one target length
-    zigzag = np.where(source % 2 == 0, target, -target)
-    order = np.lexsort((chance, zigzag, source))
-    batches = _cut(order, source, target, batch_tokens, max_batch_size)
+    plans = [
+        _cut(order, source, target, batch_tokens, max_batch_size) for order in _orders(source, target, ties=chance)
+    ]
+    batches = min(plans, key=lambda plan: padding_share(plan, source, target))
     return [batches[place] for place in generator.permutation(len(batches))]
+
+
+def _orders(
+    source: NDArray[np.int64], target: NDArray[np.int64], *, ties: NDArray[np.float64]
+) -> list[NDArray[np.int64]]:
+    """Orders that keep similar pairs together: by either length or by the longer; which is best depends on the data.
+
+    The second length goes up and down by turns, so that a batch that spans two first lengths spans one second.
+    """
+    orders = []
+    for first, second in ((source, target), (target, source), (np.maximum(source, target), np.minimum(source, target))):
+        by_turns = np.where(first % 2 == 0, second, -second)
+        orders.append(np.lexsort((ties, by_turns, first)))
+    return orders
 
 
 def evaluation_batches(

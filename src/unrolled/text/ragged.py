@@ -64,6 +64,11 @@ class Ragged:
         padded[mask] = self.values[(self.offsets[rows][:, None] + steps)[mask]]
         return padded, mask
 
+    def rows_with(self, *wanted: int) -> list[int]:
+        """Rows that hold any of these ids."""
+        places = np.flatnonzero(np.isin(self.values, wanted))
+        return [int(row) for row in np.unique(np.searchsorted(self.offsets, places, side="right") - 1)]
+
     def append(self, other: Ragged) -> Ragged:
         """Join row i of `other` to the end of row i."""
         joined = np.empty(self.values.size + other.values.size, dtype=np.int32)

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from unrolled.errors import DataError
 from unrolled.text.ragged import Ragged
-from unrolled.text.vocabulary import NUM_SPECIALS, UNK, Vocabulary
+from unrolled.text.vocabulary import UNK, Vocabulary
 
 __all__ = ["UNITS", "Units"]
 
 CHUNK = 1 << 16
 """Texts that are encoded at once: large enough for speed, small enough for memory."""
-NUM_CODE_POINTS = 0x110000
 REPLACEMENT = "\ufffd"
 
 
@@ -33,6 +32,9 @@ class Units(Protocol):
 
     def join(self, symbols: Iterable[str]) -> str:
         """The text of symbols; an unknown symbol is U+FFFD."""
+
+    def head(self, text: str, num_symbols: int) -> str:
+        """The longest beginning of a text that has no more symbols than this and cuts no code point."""
 
     def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Number of symbols of each text."""
@@ -55,22 +57,26 @@ class Characters:
         """The text of symbols."""
         return "".join(symbols)
 
+    def head(self, text: str, num_symbols: int) -> str:
+        """The beginning of a text."""
+        return text[:num_symbols]
+
     def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Code points of each text."""
         return np.fromiter(map(len, texts), np.int64, len(texts))
 
     def count(self, texts: Sequence[str]) -> dict[str, int]:
         """How often each code point occurs."""
-        counts = np.zeros(NUM_CODE_POINTS, dtype=np.int64)
+        counts: Counter[str] = Counter()
         for chunk in _chunks(texts):
-            counts += np.bincount(_code_points(chunk), minlength=NUM_CODE_POINTS)
-        return {chr(code): int(counts[code]) for code in np.flatnonzero(counts)}
+            by_code = np.bincount(_code_points(chunk))
+            counts.update({chr(code): int(by_code[code]) for code in np.flatnonzero(by_code)})
+        return counts
 
     def encode(self, texts: Sequence[str], vocabulary: Vocabulary) -> Ragged:
         """Ids of each text."""
-        table = np.full(NUM_CODE_POINTS, UNK, dtype=np.int32)
-        table[[ord(symbol) for symbol in vocabulary.symbols]] = NUM_SPECIALS + np.arange(len(vocabulary.symbols))
-        ids = [table[_code_points(chunk)] for chunk in _chunks(texts)]
+        table = vocabulary.ids_by_code_point
+        ids = [table[np.minimum(_code_points(chunk), table.size - 1)] for chunk in _chunks(texts)]
         return Ragged.from_lengths(_joined(ids), self.lengths(texts))
 
 
@@ -82,11 +88,16 @@ class Tokens:
 
     def cut(self, text: str) -> list[str]:
         """Symbols of a text."""
-        return [symbol for symbol in text.split(" ") if symbol]
+        symbols = text.split(" ")
+        return symbols if all(symbols) else [symbol for symbol in symbols if symbol]
 
     def join(self, symbols: Iterable[str]) -> str:
         """The text of symbols."""
         return " ".join(symbols)
+
+    def head(self, text: str, num_symbols: int) -> str:
+        """The beginning of a text."""
+        return self.join(self.cut(text)[:num_symbols])
 
     def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Tokens of each text."""
@@ -98,18 +109,13 @@ class Tokens:
 
     def encode(self, texts: Sequence[str], vocabulary: Vocabulary) -> Ragged:
         """Ids of each text."""
-        table = _UnknownByDefault(vocabulary.ids)
+        known = vocabulary.ids
         ids, lengths = [], []
         for chunk in _chunks(texts):
             rows = list(map(self.cut, chunk))
             lengths.append(np.fromiter(map(len, rows), np.int64, len(rows)))
-            ids.append(np.fromiter(map(table.__getitem__, chain.from_iterable(rows)), np.int32))
+            ids.append(np.fromiter((known.get(symbol, UNK) for symbol in chain.from_iterable(rows)), np.int32))
         return Ragged.from_lengths(_joined(ids), np.concatenate([np.empty(0, dtype=np.int64), *lengths]))
-
-
-class _UnknownByDefault(dict[str, int]):
-    def __missing__(self, symbol: str) -> int:
-        return UNK
 
 
 class Bytes:
@@ -130,6 +136,10 @@ class Bytes:
         """The text of symbols."""
         unknown = REPLACEMENT.encode()
         return b"".join(self.values.get(symbol, unknown) for symbol in symbols).decode(errors="replace")
+
+    def head(self, text: str, num_symbols: int) -> str:
+        """The beginning of a text."""
+        return _utf8(text)[:num_symbols].decode(errors="ignore")
 
     def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Bytes of each text."""

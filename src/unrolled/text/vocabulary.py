@@ -85,6 +85,14 @@ class Vocabulary:
         return {symbol: NUM_SPECIALS + place for place, symbol in enumerate(self.symbols)}
 
     @cached_property
+    def ids_by_code_point(self) -> NDArray[np.int32]:
+        """Id of each code point, for vocabularies of single characters; the last entry is for all beyond."""
+        codes = [ord(symbol) for symbol in self.symbols]
+        table = np.full(max(codes, default=0) + 2, UNK, dtype=np.int32)
+        table[codes] = NUM_SPECIALS + np.arange(len(codes))
+        return table
+
+    @cached_property
     def feature_ids(self) -> dict[str, int]:
         """Id of each feature."""
         return {feature: self.first_feature + 1 + place for place, feature in enumerate(self.features or ())}
@@ -103,12 +111,16 @@ class Vocabulary:
         VocabularyError
             If an id is outside the vocabulary.
         """
-        table = (*SPECIAL_NAMES, *self.symbols, *(() if self.features is None else ("<unk>", *self.features)))
         ids = [int(id_) for id_ in ids]
         for id_ in ids:
-            if not 0 <= id_ < len(table):
-                raise VocabularyError(f"id {id_} is outside the vocabulary of {len(table)}")
-        return [table[id_] for id_ in ids]
+            if not 0 <= id_ < len(self):
+                raise VocabularyError(f"id {id_} is outside the vocabulary of {len(self)}")
+        return [self._names[id_] for id_ in ids]
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        features = () if self.features is None else (SPECIAL_NAMES[UNK], *self.features)
+        return (*SPECIAL_NAMES, *self.symbols, *features)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; `from_json` gives an equal vocabulary back."""
