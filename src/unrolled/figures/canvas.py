@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -32,12 +33,16 @@ FORMATS = {".png": "png", ".svg": "svg"}
 
 def blank(width: float, height: float) -> Figure:
     """Empty figure of a size in inches whose parts share it; for curves, which may have any shape."""
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    figure = fixed(width, height)
+    figure.set_layout_engine("constrained")
+    return figure
 
 
 def fixed(width: float, height: float) -> Figure:
     """Empty figure for parts of exact sizes in inches; `frame` makes room around them."""
-    return Figure(figsize=(width, height), dpi=DPI)
+    figure = Figure(figsize=(width, height), dpi=DPI)
+    FigureCanvasAgg(figure)  # keeps what measures texts; the default canvas makes it anew for each
+    return figure
 
 
 def finish(figure: Figure, text: str) -> None:

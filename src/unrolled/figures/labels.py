@@ -144,7 +144,7 @@ def put(axis: Axis, labels: Sequence[Label], *, size: float, every: int = 1) -> 
         shown = [label._replace(text=f"{label.text} {cell + 1}") for label, cell in zip(shown, positions, strict=True)]
     axis.set_ticks(positions)
     axis.set_ticklabels([label.text for label in shown], fontsize=size)
-    texts = axis.get_ticklabels()
-    for text, label in zip(texts, shown, strict=True):
-        write(text, label)
-    return texts
+    for tick, label in zip(axis.get_major_ticks(), shown, strict=True):
+        write(tick.label1, label)  # on one side of the map
+        write(tick.label2, label)  # on the other
+    return list(axis.get_ticklabels())
