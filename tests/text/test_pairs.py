@@ -289,8 +289,8 @@ def test_prediction_input(line, columns, expected):
 
 
 def test_prediction_input_with_missing_features_names_the_line():
-    with pytest.raises(DataError, match=r"input, line 7: expected 2 columns \(source, features\), got 1"):
-        parse_input("go", FEATURES, number=7)
+    with pytest.raises(DataError, match=r"^words, line 7: expected 2 columns \(source, features\), got 1"):
+        parse_input("go", FEATURES, file="words", number=7)
 
 
 # --- properties ------------------------------------------------------------------------------------------------------

@@ -208,5 +208,6 @@ def read_lines(source: str | Path | BinaryIO, *, encoding: str = "utf-8") -> Ite
     offset = 0
     for line, raw in enumerate(source, start=1):
         text = decode(raw, encoding, file=name, line=line, offset=offset)
-        yield text.removesuffix("\n").removesuffix("\r")
+        if text:  # a byte order mark alone is no line
+            yield text.removesuffix("\n").removesuffix("\r")
         offset += len(raw)

@@ -274,7 +274,7 @@ def split_features(text: str, *, file: str | None = None, line: int | None = Non
 
 
 def parse_input(
-    line: str, data: Data, *, file: str = "input", number: int | None = None
+    line: str, data: Data, *, file: str | None = None, number: int | None = None
 ) -> tuple[str, tuple[str, ...]]:
     """Take the source and the features from one line of prediction input.
 
