@@ -1,0 +1,39 @@
+"""`unrolled evaluate`: what is wrong, how sure that is, and where it goes wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unrolled.commands.reporting import note
+from unrolled.commands.streams import Output
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
+    test: Annotated[Path, typer.Argument(metavar="TEST.tsv", help="Pairs with the right answers.", show_default=False)],
+    members: Annotated[
+        list[Path] | None, typer.Option("--with", metavar="RUN", help="Another run of an ensemble; may be repeated.")
+    ] = None,
+    beam: Annotated[int | None, typer.Option("--beam", min=1, help="Items kept at each step; 1 is greedy.")] = None,
+    predictions: Annotated[
+        Path | None, typer.Option("--predictions", metavar="FILE", help="Write the predictions, one for each line.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure a run on a test file: error rates with 95 % intervals, and what goes wrong where.
+
+    A source that stands on several lines has several accepted answers.
+    """
+    from unrolled.inference import load
+
+    with Output(predictions) as output:
+        report = load([run, *(members or [])]).evaluate(test, beam=beam)
+        if predictions is not None:
+            output.write(list(report.predictions))
+    for message in report.notes:
+        note(message)
+    print(json.dumps(report.to_json(), ensure_ascii=False) if as_json else "\n".join(report.lines()))

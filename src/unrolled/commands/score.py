@@ -1,0 +1,29 @@
+"""`unrolled score`: how probable given outputs are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unrolled.commands.reporting import note
+
+
+def score(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
+    pairs: Annotated[Path, typer.Argument(metavar="PAIRS.tsv", help="Pairs to score.", show_default=False)],
+) -> None:
+    """Print ln P(target | source) of each pair in nats, end symbol included, as TSV: line log_prob source target."""
+    from unrolled.inference import load
+    from unrolled.text import read_pairs
+
+    model = load(run)
+    given = read_pairs(pairs, model.config.data)
+    targets = given.targets or []
+    notes = model.inspect(given.sources, given.features, lines=given.lines.tolist())
+    for message in (*given.notes, *notes.messages()):
+        note(message)
+    scores = model.score(list(zip(given.sources, targets, strict=True)), given.features)
+    for line, log_prob, source, target in zip(given.lines, scores, given.sources, targets, strict=True):
+        print(f"{line}\t{log_prob:.6f}\t{source}\t{target}")

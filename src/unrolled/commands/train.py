@@ -1,0 +1,155 @@
+"""`unrolled train`: pairs to a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unrolled.errors import ConfigError
+
+if TYPE_CHECKING:
+    from unrolled.config import Config
+    from unrolled.training import Outcome
+
+
+class Device(StrEnum):
+    """Where to compute."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    MPS = "mps"
+
+
+def train(
+    pairs: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PAIRS.tsv", help="Pairs, one a line; may be left out with --resume.", show_default=False
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key.path=value]...", help="Settings, e.g. model.encoder.hidden_size=512."),
+    ] = None,
+    dev: Annotated[
+        Path | None, typer.Option("--dev", metavar="FILE", help="Pairs that choose the best weights; else held out.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns", metavar="NAMES", help="What each column holds: source,target[,features]; - skips one."
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="Named settings; see `unrolled presets`.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--config", metavar="run.toml", help="A file of settings.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; runs/NAME for NAME.tsv otherwise.")
+    ] = None,
+    start_from: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="Start with a run's weights and vocabulary.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="DIR", help="Finish an interrupted run.")] = None,
+    device: Annotated[Device, typer.Option("--device", help="Where to compute.")] = Device.AUTO,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Of everything that is random.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", metavar="M", help="Time budget, evaluations included.")
+    ] = None,
+    is_dry: Annotated[
+        bool, typer.Option("--dry-run", help="Print the settings and the data report; train nothing.")
+    ] = False,
+) -> None:
+    """Train a model on PAIRS.tsv; the run's folder is all that prediction needs.
+
+    Settings: defaults < --preset < --config < key.path=value < flags. Ctrl-C saves, and --resume goes on.
+    """
+    if pairs is not None and "=" in pairs and not Path(pairs).exists():  # no PAIRS.tsv: it is the first override
+        overrides, pairs = [pairs, *(overrides or [])], None
+    flags = {"data.columns": columns, "training.seed": seed, "training.minutes": minutes}
+    if resume is not None:
+        given = {"--preset": preset, "--config": file, "--out": out, "--from": start_from, "--dry-run": is_dry or None}
+        _refuse_settings({**given, **flags, "key.path=value": overrides or None})
+        _finish(_run_training(pairs, dev=dev, resume=resume, device=device))
+        return
+    config = _settings(preset, file, overrides or [], start_from, flags)
+    if pairs is None:
+        raise ConfigError("train: expected a file of pairs, for example: unrolled train words.tsv")
+    if is_dry:
+        _print_plan(pairs, dev, config, start_from)
+        return
+    out = out or Path("runs") / Path(pairs).name.partition(".")[0]
+    _finish(_run_training(pairs, dev=dev, config=config, out=out, start_from=start_from, device=device))
+
+
+def _refuse_settings(given: Mapping[str, object]) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ConfigError(f"--resume finishes a run with its own settings; leave out {', '.join(names)}")
+
+
+def _settings(
+    preset: str | None,
+    file: Path | None,
+    overrides: Sequence[str],
+    start_from: Path | None,
+    flags: Mapping[str, object],
+) -> Config:
+    from unrolled import presets
+    from unrolled.runs import Run
+    from unrolled.settings import resolve
+
+    if preset is not None and start_from is not None:
+        raise ConfigError("--from takes the settings of its run; leave out --preset")
+    base = presets.get(preset) if preset is not None else Run.open(start_from).config if start_from else None
+    return resolve(base, file=file, overrides=overrides, flags=flags)
+
+
+def _print_plan(pairs: str, dev: Path | None, config: Config, start_from: Path | None) -> None:
+    from unrolled.runs import Run
+    from unrolled.settings import to_toml
+    from unrolled.text import Codec, prepare
+
+    codec = Codec.from_json(Run.open(start_from).vocabulary()) if start_from else None
+    prepared = prepare(pairs, dev, config.data, seed=config.training.seed, codec=codec)
+    print(to_toml(config))
+    print("\n".join(prepared.report.lines()))
+
+
+def _run_training(
+    pairs: str | None,
+    *,
+    dev: Path | None,
+    device: Device,
+    config: Config | None = None,
+    out: Path | None = None,
+    start_from: Path | None = None,
+    resume: Path | None = None,
+) -> Outcome:
+    from unrolled.commands.progress import TrainingProgress
+    from unrolled.training import matrix_mode, probe_matrix_mode, train
+
+    with TrainingProgress() as progress, matrix_mode(probe_matrix_mode()):
+        return train(
+            pairs,
+            dev=dev,
+            config=config,
+            out=out,
+            resume=resume,
+            start_from=start_from,
+            listeners=[progress],
+            device=device.value,
+        )
+
+
+def _finish(outcome: Outcome) -> None:
+    """Say where the run is and how to use it, or how to go on with it."""
+    if outcome.exit_code:
+        typer.echo(f"unrolled: interrupted at step {outcome.step}; go on with: {outcome.resume_command}", err=True)
+        raise typer.Exit(outcome.exit_code)
+    print(f"the run is in {outcome.path}; use it with: unrolled predict {outcome.path} FILE")

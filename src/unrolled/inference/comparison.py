@@ -1,0 +1,106 @@
+"""Several systems on one test file: runs of ours, and files of predictions from any program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unrolled.config import Data, Side
+from unrolled.errors import ConfigError
+from unrolled.inference.evaluation import AnswerKey, Report
+from unrolled.inference.loading import load
+from unrolled.metrics import Comparison
+from unrolled.metrics import compare as compare_evaluations
+from unrolled.runs import Run
+from unrolled.text import read_lines
+
+__all__ = ["Contest", "compare"]
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """Reports of all systems, and how each after the first differs from the first."""
+
+    reports: tuple[Report, ...]
+    differences: tuple[Comparison, ...]
+
+    def lines(self) -> list[str]:
+        """For people, one string a line."""
+        first, *others = self.reports
+        width = max(len(report.name) for report in self.reports)
+        lines = [
+            f"{first.evaluation.whole.num_sources} sources; normal form {first.evaluation.normal_form}; symbols:"
+            f" {first.evaluation.unit}; 95 % intervals over sources"
+        ]
+        lines += [
+            f"{report.name:<{width}}  wrong sources {report.error_rate}  symbol errors {report.symbol_error_rate}"
+            for report in self.reports
+        ]
+        for other, difference in zip(others, self.differences, strict=True):
+            lines += ["", f"{first.name} → {other.name}, paired", *(f"  {line}" for line in difference.lines())]
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "systems": [report.to_json() for report in self.reports],
+            "differences": [difference.to_json() for difference in self.differences],
+        }
+
+
+def compare(test: str | Path, systems: Sequence[str | Path]) -> Contest:
+    """Compare systems on the same sources by paired bootstrap.
+
+    Parameters
+    ----------
+    test : path
+        Pairs: the accepted answers.
+    systems : sequence of paths
+        Run folders, and text files with one prediction a line: for each line of the test file or for each distinct
+        source, alone or (as some programs write it) after the source and a tab. The first is the baseline.
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two systems.
+    DataError, CheckpointError
+        If a file or a run cannot be used.
+    """
+    if len(systems) < 2:
+        raise ConfigError(f"compare: expected at least two runs or files of predictions, got {len(systems)}")
+    paths = [Path(system) for system in systems]
+    folders = [path for path in paths if path.is_dir()]
+    key = AnswerKey(test, Run.open(folders[0]).config.data if folders else guess_data(test))
+    reports = [_report(path, key) for path in paths]
+    differences = [compare_evaluations(reports[0].evaluation, other.evaluation) for other in reports[1:]]
+    return Contest(tuple(reports), tuple(differences))
+
+
+def _report(path: Path, key: AnswerKey) -> Report:
+    if not path.is_dir():
+        return key.grade(_read_predictions(path, key), name=str(path))
+    asked = key.questions
+    return key.grade(load(path).predict(asked.sources, asked.features), name=str(path))
+
+
+def _read_predictions(path: Path, key: AnswerKey) -> list[str]:
+    """Lines of a file; where each repeats its source before a tab, what comes after the last tab."""
+    lines = list(read_lines(path))
+    sources = key.questions.sources if len(lines) == len(key.questions) else None
+    if len(lines) == key.num_lines:
+        by_line = dict(zip(key.pairs.lines.tolist(), key.pairs.sources, strict=True))
+        sources = [by_line.get(line, "") for line in range(1, key.num_lines + 1)]
+    if sources and all(line.startswith(f"{source}\t") for source, line in zip(sources, lines, strict=True) if source):
+        return [line.rpartition("\t")[2] for line in lines]
+    return lines
+
+
+def guess_data(test: str | Path) -> Data:
+    """Settings for a test file of which no run tells: its columns by their number, symbols by their spaces."""
+    rows = [line.split("\t") for line in read_lines(test)]
+    num_columns = max(map(len, rows), default=2)
+    columns = ("source", "target", "features")[:num_columns] + ("-",) * (num_columns - 3)
+    num_spaced = sum(len(row) > 1 and " " in row[1] for row in rows)
+    return Data(columns=columns, target=Side(units="space" if 2 * num_spaced > len(rows) else "character"))

@@ -1,0 +1,81 @@
+"""Choosing what computes: PyTorch where it is installed, else NumPy; one run, or several as an ensemble."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
+
+from unrolled.decoding import Engine
+from unrolled.errors import ConfigError, MissingExtraError
+from unrolled.parameters import Sizes, inventory
+from unrolled.runs import Run
+from unrolled.text import Codec
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DeviceName", "EngineName", "open_engine"]
+
+EngineName = Literal["auto", "torch", "numpy"]
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+
+
+def open_engine(run: Run, codec: Codec, *, engine: EngineName = "auto", device: DeviceName = "auto") -> Engine:
+    """Build a run's model from its stored weights.
+
+    Parameters
+    ----------
+    run : Run
+        An opened run folder.
+    codec : Codec
+        Its vocabulary, which decides the sizes of the weights.
+    engine : {"auto", "torch", "numpy"}
+        `auto` takes PyTorch where it is installed, else NumPy.
+    device : {"auto", "cpu", "cuda", "mps"}
+        Where PyTorch computes; NumPy has the CPU only.
+
+    Raises
+    ------
+    CheckpointError
+        If the weights are missing, damaged or not those of the stored settings.
+    MissingExtraError
+        If PyTorch is asked for and not installed.
+    ConfigError
+        If the device or the engine does not exist here.
+    """
+    name = choose_engine(engine)
+    if name == "numpy" and device not in ("auto", "cpu"):
+        raise ConfigError(f"device: the numpy engine computes on the CPU only, got {device}")
+    sizes = Sizes(len(codec.source), codec.source.num_features, len(codec.target))
+    parameters = inventory(run.config.model, sizes)
+    weights = run.weights({parameter.name: parameter.shape for parameter in parameters})
+    if name == "torch":
+        from unrolled import models
+        from unrolled.models.engine import TorchEngine
+
+        model = models.build(run.config.model, sizes, weights)
+        return TorchEngine(model, vocabulary_size=sizes.target, device=_torch_device(device))
+    from unrolled import reference
+    from unrolled.reference.engine import NumpyEngine
+
+    return NumpyEngine(reference.build(run.config.model, sizes, weights), vocabulary_size=sizes.target)
+
+
+def choose_engine(engine: EngineName) -> Literal["torch", "numpy"]:
+    """Resolve `auto`, and say clearly what is not there."""
+    if engine not in ("auto", "torch", "numpy"):
+        raise ConfigError(f"engine: expected auto, torch or numpy, got {engine!r}")
+    has_torch = find_spec("torch") is not None
+    if engine == "torch" and not has_torch:
+        raise MissingExtraError("torch", extra="train", purpose="the torch engine")
+    return "torch" if has_torch and engine != "numpy" else "numpy"
+
+
+def _torch_device(name: DeviceName) -> torch.device:
+    import torch
+
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name != "auto" and not found.get(name, False):
+        there = ", ".join(kind for kind, is_there in found.items() if is_there)
+        raise ConfigError(f"device {name} is not there; PyTorch sees: {there}")
+    return torch.device(next(kind for kind, is_there in found.items() if is_there) if name == "auto" else name)

@@ -1,0 +1,226 @@
+"""A model on a test file: what it predicts, what is wrong with it, and how sure that is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unrolled.config import Data
+from unrolled.errors import DataError
+from unrolled.inference.exposure import ExposureGap, exposure_gap
+from unrolled.metrics import Estimate, Evaluation, References
+from unrolled.metrics import evaluate as measure
+from unrolled.runs import DataDigest
+from unrolled.text import Pairs, normalise, read_lines, read_pairs, recompose, seen_sources, source_keys
+from unrolled.text.units import UNITS
+
+if TYPE_CHECKING:
+    from unrolled.inference.predictor import Predictor
+
+__all__ = ["AnswerKey", "Report", "evaluate"]
+
+UNIT_NAMES = {"character": "character", "space": "symbol", "byte": "byte"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report:
+    """Everything that is known about a system on a test file.
+
+    Attributes
+    ----------
+    name : str
+        The system: a run, an ensemble, or a file of predictions.
+    evaluation : Evaluation
+        Error rates, results by source length, the worst items, symbol confusions.
+    predictions : tuple of str
+        One for each line of the test file; empty for lines that hold no pair.
+    exposure : ExposureGap, optional
+        Of models; none for files of predictions.
+    beam : int, optional
+        Items kept at each step of the search.
+    seconds : float
+        That predicting took.
+    notes : tuple of str
+        What a person should know about the test file.
+    """
+
+    name: str
+    evaluation: Evaluation
+    predictions: tuple[str, ...]
+    exposure: ExposureGap | None = None
+    beam: int | None = None
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error_rate(self) -> Estimate:
+        """Share of the sources whose prediction is wrong (WER), with its 95 % interval."""
+        return self.evaluation.error_rate
+
+    @property
+    def symbol_error_rate(self) -> Estimate:
+        """Edits per symbol of the nearest answers (PER, CER), with its 95 % interval."""
+        return self.evaluation.symbol_error_rate
+
+    def lines(self) -> list[str]:
+        """For people, one string a line."""
+        search = "" if self.beam is None else f": beam {self.beam}, {self.seconds:.1f} s"
+        gap = [] if self.exposure is None else self.exposure.lines()
+        return [f"{self.name}{search}", *self.evaluation.lines(), *gap]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; rates from 0 to 1."""
+        return {
+            "name": self.name,
+            "beam": self.beam,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+            **self.evaluation.to_json(),
+            "exposure": None if self.exposure is None else self.exposure.to_json(),
+        }
+
+
+class AnswerKey:
+    """A file of pairs whose targets are the accepted answers, grouped by what is asked.
+
+    Parameters
+    ----------
+    file : path
+        Pairs, one a line; a source on several lines has several accepted answers.
+    data : Data
+        How lines are read, and how texts are normalised and cut.
+    """
+
+    def __init__(self, file: str | Path, data: Data) -> None:
+        self.file = str(file)
+        self.data = data
+        self.pairs = read_pairs(file, data)
+        self.num_lines = sum(1 for _ in read_lines(file, encoding=data.encoding))
+        keys = source_keys(self.pairs, normal_form=data.normal_form)
+        self.references = References.from_lines(keys, [self.cut(target) for target in self.pairs.targets or ()])
+        self.questions = self.pairs.take(np.array(self.references.first, dtype=np.int64))
+        """The first pair of each distinct source with its features."""
+
+    def cut(self, text: str) -> tuple[str, ...]:
+        """Symbols of an answer, in the form in which answers are compared."""
+        form = self.data.normal_form
+        return tuple(UNITS[self.data.target.units].cut(recompose(normalise(text, form), form)))
+
+    def grade(
+        self,
+        answers: Sequence[str],
+        *,
+        name: str,
+        is_seen: Sequence[bool] | None = None,
+        exposure: ExposureGap | None = None,
+        beam: int | None = None,
+        seconds: float = 0.0,
+    ) -> Report:
+        """Measure answers: one a question, or one a line of the file.
+
+        Raises
+        ------
+        DataError
+            If their number fits neither.
+        """
+        given = self._one_a_question(answers, name=name)
+        form = self.data.normal_form
+        texts = [normalise(source, form) for source in self.questions.sources]
+        evaluation = measure(
+            [self.cut(answer) for answer in given],
+            self.references,
+            normal_form="as written" if form == "none" else form if form.endswith("C") else f"{form[:-1]}C",
+            unit=UNIT_NAMES[self.data.target.units],
+            sources=[" ".join([text, *names]) for text, names in zip(texts, self._features(), strict=True)],
+            source_lengths=UNITS[self.data.source.units].lengths(texts).tolist(),
+            is_seen=is_seen,
+        )
+        worst = tuple(replace(item, line=int(self.pairs.lines[item.line - 1])) for item in evaluation.worst)
+        return Report(
+            name=name,
+            evaluation=replace(evaluation, worst=worst),
+            predictions=self._one_a_line(given),
+            exposure=exposure,
+            beam=beam,
+            seconds=seconds,
+            notes=self.pairs.notes,
+        )
+
+    def _features(self) -> Sequence[tuple[str, ...]]:
+        return self.questions.features or [()] * len(self.questions)
+
+    def _one_a_question(self, answers: Sequence[str], *, name: str) -> list[str]:
+        if len(answers) == len(self.questions):
+            return list(answers)
+        if len(answers) == self.num_lines:
+            return [answers[line - 1] for line in self.questions.lines]
+        raise DataError(
+            f"expected {self.num_lines} predictions, one for each line of {self.file}, or {len(self.questions)}, one"
+            f" for each distinct source; got {len(answers)}",
+            file=name,
+        )
+
+    def _one_a_line(self, given: Sequence[str]) -> tuple[str, ...]:
+        place = {key: index for index, key in enumerate(self.references.keys)}
+        lines = [""] * self.num_lines
+        for line, key in zip(self.pairs.lines, source_keys(self.pairs, normal_form=self.data.normal_form), strict=True):
+            lines[line - 1] = given[place[key]]
+        return tuple(lines)
+
+
+def evaluate(model: Predictor, test: str | Path, *, beam: int | None = None) -> Report:
+    """Predict a file of pairs and measure what comes out.
+
+    Each distinct source is predicted once and is right if it equals any of its answers.
+
+    Parameters
+    ----------
+    model : Predictor
+    test : path
+        Pairs in the columns of the model's training data.
+    beam : int, optional
+        As for `Predictor.predict`.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be used.
+    """
+    key = AnswerKey(test, model.config.data)
+    asked = key.questions
+    start = time.perf_counter()
+    answers = model.predict(asked.sources, asked.features, beam=beam)
+    seconds = time.perf_counter() - start
+    return key.grade(
+        answers,
+        name=model.name,
+        is_seen=_is_seen(key, model.data),
+        exposure=_exposure(model, key.questions),
+        beam=beam or model.config.decoding.beam,
+        seconds=seconds,
+    )
+
+
+def _exposure(model: Predictor, asked: Pairs) -> ExposureGap:
+    sources = model.encode(asked.sources, asked.features)
+    targets = model.codec.encode_targets(asked.targets or ())
+    rows = [sources[i] for i in range(len(sources))]
+    return exposure_gap(model.engine, rows, [targets[i] for i in range(len(targets))], limits=model.max_lengths(rows))
+
+
+def _is_seen(key: AnswerKey, trained_on: DataDigest | None) -> list[bool] | None:
+    """Which questions were in the training data; none where its file is gone or has changed."""
+    if trained_on is None:
+        return None
+    try:
+        trained_on.train.check()
+        train = read_pairs(trained_on.train.path, key.data)
+    except DataError:
+        return None
+    train = train.take(np.flatnonzero(~np.isin(train.lines, trained_on.dev_lines)))
+    return [bool(seen) for seen in seen_sources(train, key.questions, normal_form=key.data.normal_form)]

@@ -1,0 +1,80 @@
+"""What a person should know about the input of a prediction: one summary, however many lines there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from unrolled.errors import VocabularyError
+from unrolled.text import EOS, Codec, Ragged, UnknownSymbols
+
+__all__ = ["InputNotes"]
+
+MOST_LINES = 5
+
+
+class InputNotes:
+    """Gathered over all lines of an input, which may come in parts.
+
+    Parameters
+    ----------
+    codec : Codec
+        Of the model.
+    longest : int
+        Length of the longest source that is nothing unusual, in symbols, end symbol included.
+    """
+
+    def __init__(self, codec: Codec, *, longest: int) -> None:
+        self.unknown = UnknownSymbols.of_sources(codec)
+        self.longest = longest
+        self.over_long: list[int] = []
+        """Lines longer than `longest`."""
+        self.num_lines = 0
+
+    def add(
+        self,
+        sources: Sequence[str],
+        features: Sequence[Sequence[str]] | None,
+        encoded: Ragged,
+        *,
+        lines: Sequence[int] | None = None,
+    ) -> None:
+        """Look at more lines.
+
+        Parameters
+        ----------
+        sources, features
+            Texts.
+        encoded : Ragged
+            Their ids.
+        lines : sequence of int, optional
+            Their line numbers; none where each source is the next line.
+        """
+        numbers = range(self.num_lines + 1, self.num_lines + 1 + len(sources)) if lines is None else lines
+        for source, names, line in zip(sources, features or [()] * len(sources), numbers, strict=True):
+            self.unknown.add(source, line=line, features=names)
+        lengths = np.flatnonzero(encoded.values == EOS) - encoded.offsets[:-1] + 1  # features do not count
+        self.over_long += [numbers[row] for row in np.flatnonzero(lengths > self.longest).tolist()]
+        self.num_lines += len(sources)
+
+    def messages(self) -> Iterator[str]:
+        """One line for each kind of surprise; nothing for ordinary input."""
+        if not self.num_lines:
+            yield "the input is empty"
+        if self.unknown:
+            yield f"{self.unknown.summary()}; read as unknown"
+        if self.unknown.casing():
+            yield self.unknown.casing()
+        if self.over_long:
+            shown = ", ".join(map(str, self.over_long[:MOST_LINES]))
+            more = f" and {len(self.over_long) - MOST_LINES} more" if len(self.over_long) > MOST_LINES else ""
+            yield (
+                f"longer than anything in training ({self.longest} symbols, end symbol included), so results may be"
+                f" poor: line{'s' * (len(self.over_long) > 1)} {shown}{more}"
+            )
+
+    def refuse_unknown(self) -> None:
+        """Raise `VocabularyError` if any symbol or feature never occurred in training."""
+        if self.unknown:
+            raise VocabularyError(self.unknown.summary())

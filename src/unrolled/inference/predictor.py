@@ -1,0 +1,284 @@
+"""A trained model with its vocabulary: texts in, texts out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unrolled.config import Config
+from unrolled.decoding import Engine, Hypothesis, LengthPenalty, beam_search, greedy, score
+from unrolled.errors import ConfigError, ShapeError, VocabularyError
+from unrolled.inference.inputs import InputNotes
+from unrolled.runs import DataDigest
+from unrolled.text import EOS, Codec, Ragged, evaluation_batches, in_order, split_features
+
+if TYPE_CHECKING:
+    from unrolled.inference.evaluation import Report
+
+__all__ = ["Features", "Prediction", "Predictor"]
+
+BATCH_ROWS = 1024  # items of all beams that are searched together
+BATCH_TOKENS = 1 << 15  # padded source symbols, times the beam, that are searched together
+
+Ids = NDArray[np.integer[Any]]
+Features = Sequence[str | Sequence[str]]
+"""Features of each source: `"N;PL"` or `("N", "PL")`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prediction:
+    """One output for one source.
+
+    Attributes
+    ----------
+    text : str
+        The output, in composed letters.
+    log_prob : float
+        ln P(output | source) in nats, the end symbol included.
+    score : float
+        What outputs are ranked by: `log_prob` divided by the run's length penalty.
+    is_finished : bool
+        Whether the model ended the output itself; otherwise it was cut at its greatest length.
+    source_symbols, target_symbols : tuple of str
+        What the model read and wrote, end symbols included.
+    attention : (T, S) array, optional
+        Weights over the source symbols for each target symbol; only on request.
+    """
+
+    text: str
+    log_prob: float
+    score: float
+    is_finished: bool
+    source_symbols: tuple[str, ...] = ()
+    target_symbols: tuple[str, ...] = ()
+    attention: NDArray[np.floating[Any]] | None = None
+
+
+NOTHING = Prediction(text="", log_prob=0.0, score=0.0, is_finished=True)
+"""The answer to a blank source: it is not given to the model."""
+
+
+class Predictor:
+    """A model that is ready to use; `unrolled.load` makes one.
+
+    Results depend neither on the order of the sources nor on what else is asked at the same time.
+
+    Parameters
+    ----------
+    engine : Engine
+        One model, or an ensemble.
+    codec : Codec
+        Its text side.
+    config : Config
+        Settings of the run; `config.decoding` gives the defaults of every search.
+    name : str
+        What reports call it.
+    longest_source : int, optional
+        Symbols of the longest source in training, end symbol included; longer input is pointed out.
+    data : DataDigest, optional
+        What the run was trained on; a report tells seen and unseen sources apart by it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        codec: Codec,
+        config: Config,
+        *,
+        name: str,
+        longest_source: int | None = None,
+        data: DataDigest | None = None,
+    ) -> None:
+        self.engine = engine
+        self.codec = codec
+        self.config = config
+        self.name = name
+        self.longest_source = longest_source or config.data.source.max_length
+        self.data = data
+
+    def predict(
+        self,
+        sources: Sequence[str],
+        features: Features | None = None,
+        *,
+        beam: int | None = None,
+        unknown: Literal["allow", "fail"] = "allow",
+    ) -> list[str]:
+        """The best output for each source, in their order.
+
+        Parameters
+        ----------
+        sources : sequence of str
+            A blank one (white space only, unless the model knows it as a symbol) gives an empty output.
+        features : sequence, optional
+            Of each source, for models with a features column.
+        beam : int, optional
+            Items kept at each step, 1 for greedy; the run's setting where it is absent.
+        unknown : {"allow", "fail"}
+            What symbols that never occurred in training do: they are read as one unknown symbol, or refused.
+
+        Raises
+        ------
+        VocabularyError
+            If `unknown="fail"` and there is one, naming each.
+        """
+        if unknown == "fail":
+            self.inspect(sources, features).refuse_unknown()
+        return [best.text for best, *_ in self.search(sources, features, beam=beam)]
+
+    def search(
+        self,
+        sources: Sequence[str],
+        features: Features | None = None,
+        *,
+        beam: int | None = None,
+        num_best: int = 1,
+        need_attention: bool = False,
+    ) -> list[list[Prediction]]:
+        """The `num_best` best outputs for each source, best first, their texts distinct.
+
+        There may be fewer than `num_best` where no more exist.
+
+        Raises
+        ------
+        ConfigError
+            If `num_best` or `beam` is below 1, or attention is asked of a model that has none.
+        """
+        beam = self.config.decoding.beam if beam is None else beam
+        if min(beam, num_best) < 1:
+            raise ConfigError(f"search needs beam >= 1 and num_best >= 1, got beam {beam} and num_best {num_best}")
+
+        if need_attention and getattr(self.config.model.decoder, "attention", None) == "none":
+            raise ConfigError(f"{self.name} has no attention to show: it was trained with model.decoder.attention=none")
+
+        beam = max(beam, num_best)
+        encoded = self.encode(sources, features)
+        spoken = np.array([not self.codec.is_blank(source) for source in sources], dtype=bool)
+        rows = np.flatnonzero(spoken)
+        batches = evaluation_batches(
+            encoded.lengths[rows], batch_tokens=BATCH_TOKENS // beam, max_batch_size=max(1, BATCH_ROWS // beam)
+        )
+        found = [
+            self._search([encoded[row] for row in rows[batch]], beam, num_best, need_attention=need_attention)
+            for batch in batches
+        ]
+        answers = iter(in_order(batches, found))
+        return [next(answers) if is_spoken else [NOTHING] for is_spoken in spoken]
+
+    def score(self, pairs: Sequence[tuple[str, str]], features: Features | None = None) -> list[float]:
+        """Compute ln P(target | source) of each pair in nats, the end symbol included."""
+        sources = self.encode([source for source, _ in pairs], features)
+        targets = self.codec.encode_targets([target for _, target in pairs])
+
+        batches = evaluation_batches(
+            sources.lengths, targets.lengths, batch_tokens=BATCH_TOKENS, max_batch_size=BATCH_ROWS
+        )
+        found = [score(self.engine, [sources[i] for i in batch], [targets[i] for i in batch]) for batch in batches]
+        return [item.log_prob for item in in_order(batches, found)]
+
+    def evaluate(self, test: str | Path, *, beam: int | None = None) -> Report:
+        """Predict a file of pairs and measure what comes out; see `Report`."""
+        from unrolled.inference.evaluation import evaluate
+
+        return evaluate(self, test, beam=beam)
+
+    def inspect(
+        self,
+        sources: Sequence[str],
+        features: Features | None = None,
+        *,
+        lines: Sequence[int] | None = None,
+        notes: InputNotes | None = None,
+    ) -> InputNotes:
+        """What is unusual about these sources: symbols and features never seen in training, great lengths.
+
+        Parameters
+        ----------
+        sources, features
+            As for `predict`.
+        lines : sequence of int, optional
+            Where each source stands; none for one after the other.
+        notes : InputNotes, optional
+            Gathers the parts of a longer input.
+        """
+        notes = notes or self.notes()
+        notes.add(sources, _split(features), self.encode(sources, features), lines=lines)
+        return notes
+
+    def notes(self) -> InputNotes:
+        """Start a collection for an input that is inspected in parts."""
+        return InputNotes(self.codec, longest=self.longest_source)
+
+    def encode(self, sources: Sequence[str], features: Features | None = None) -> Ragged:
+        """Ids of the sources, checked.
+
+        Raises
+        ------
+        ShapeError
+            If there is not one entry of features a source.
+        VocabularyError
+            If features are given to a model that has none.
+        """
+        if isinstance(sources, str):
+            raise ShapeError("sources: expected a list of texts, got one text; put it in a list")
+        if features is not None and len(features) != len(sources):
+            raise ShapeError(f"features: expected one entry a source, {len(sources)}, got {len(features)}")
+        if features is not None and self.codec.source.features is None and any(features):
+            raise VocabularyError("features were given, but this model was trained without a features column")
+        return self.codec.encode_sources(sources, _split(features))
+
+    def max_lengths(self, rows: Sequence[Ids]) -> NDArray[np.int64]:
+        """The greatest output length for each encoded source, end symbol included."""
+        fixed = self.config.decoding.max_length
+        return np.array([fixed or 2 * _num_symbols(row) + 50 for row in rows], dtype=np.int64)
+
+    def _search(self, sources: list[Ids], beam: int, num_best: int, *, need_attention: bool) -> list[list[Prediction]]:
+        decoding, limits = self.config.decoding, self.max_lengths(sources)
+        if beam == 1 and decoding.length_penalty == "none":  # the same result, by a shorter way
+            best = greedy(self.engine, sources, max_length=limits, need_attention=need_attention)
+            found = [[item] for item in best]
+        else:
+            found = beam_search(
+                self.engine,
+                sources,
+                max_length=limits,
+                beam=beam,
+                num_best=num_best,
+                penalty=LengthPenalty(decoding.length_penalty, decoding.alpha),
+                need_attention=need_attention,
+            )
+        return [self._predictions(source, items) for source, items in zip(sources, found, strict=True)]
+
+    def _predictions(self, source: Ids, items: Sequence[Hypothesis]) -> list[Prediction]:
+        symbols = tuple(self.codec.source_symbols(source))
+        predictions: dict[str, Prediction] = {}
+        for item in items:
+            text = self.codec.decode_target(item.ids)
+            ids = [*item.ids, EOS] if item.is_finished else item.ids
+            prediction = Prediction(
+                text=text,
+                log_prob=item.log_prob,
+                score=item.score,
+                is_finished=item.is_finished,
+                source_symbols=symbols,
+                target_symbols=tuple(self.codec.target_symbols(ids)),
+                attention=item.attention,
+            )
+            predictions.setdefault(text, prediction)  # two spellings of one text: the better one stays
+        return list(predictions.values())
+
+
+def _split(features: Features | None) -> list[tuple[str, ...]] | None:
+    if features is None:
+        return None
+    return [split_features(entry) if isinstance(entry, str) else tuple(entry) for entry in features]
+
+
+def _num_symbols(row: Ids) -> int:
+    """Symbols of an encoded source, without its end symbol and features."""
+    return int(np.argmax(row == EOS))

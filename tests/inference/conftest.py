@@ -1,0 +1,44 @@
+"""Run folders with random weights: nothing is learnt, but every rule of prediction can be checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from unrolled.parameters import Sizes, initialise, inventory
+from unrolled.runs import DataDigest, Environment, FileDigest, Run
+from unrolled.settings import resolve
+from unrolled.text import Codec, read_pairs
+
+PAIRS = "abc\tx y\nde\tz\nacé\ty y z\ne d\tx\n"
+SMALL = [
+    "data.target.units=space",
+    "model.encoder.embedding_dim=5",
+    "model.encoder.hidden_size=7",
+    "model.decoder.embedding_dim=5",
+    "model.decoder.hidden_size=6",
+]
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Write a run folder: `make_run(name, *overrides, pairs=..., seed=...)`."""
+
+    def make(name="run", *overrides, pairs=PAIRS, seed=1, spread=4.0):
+        file = tmp_path / f"{name}.tsv"
+        file.write_text(pairs, encoding="utf-8")
+        config = resolve(overrides=[*SMALL, *overrides])
+        read = read_pairs(file, config.data)
+        codec = Codec.fit(config.data, read.sources, read.targets, read.features)
+        sizes = Sizes(len(codec.source), codec.source.num_features, len(codec.target))
+        run = Run.create(
+            tmp_path / name,
+            config=config,
+            vocabulary=codec.to_json(),
+            data=DataDigest(FileDigest(str(file), read.sha256, len(read)), None),
+            environment=Environment({}, "", "cpu", 1, "default"),
+        )
+        weights = initialise(inventory(config.model, sizes), seed)
+        run.write_weights({key: spread * array for key, array in weights.items()})
+        return run.path
+
+    return make
