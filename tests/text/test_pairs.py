@@ -173,7 +173,9 @@ def test_columns_in_any_order_and_skipped(write):
 def test_blank_sides_are_left_out_and_listed(write):
     pairs = read_pairs(write("ab\tx\n\tz\ncd\t\n\n   \t\t\n".replace("\t\t\n", "\n")), Data())
     assert pairs.sources == ["ab"]
-    assert pairs.notes[0].endswith("4 lines left out: 2 blank, 1 without source (line 2), 1 without target (line 3)")
+    assert pairs.notes[0].endswith(
+        "4 lines left out: 2 blank (lines 4, 5), 1 without source (line 2), 1 without target (line 3)"
+    )
 
 
 def test_long_lists_of_lines_are_shortened(write):

@@ -60,7 +60,7 @@ def test_casing_of_whole_tokens():
     unknown = unknown_of(["the cat"], source=Side(units="space"))
     unknown.add("The dog", line=1)
     assert unknown.summary() == "2 symbols not seen in training: 'The' ×1 (line 1), 'dog' ×1 (line 1)"
-    assert "upper case never occurred in training for what was met 1 times (for example 'The'" in unknown.casing()
+    assert "upper case never occurred in training for what was met 1 time (for example 'The'" in unknown.casing()
 
 
 def test_unknown_features_are_named():

@@ -6,9 +6,10 @@ model is trained on.
 
 from unrolled.text.batches import Batch, Examples, collate, shift, show_batch
 from unrolled.text.codec import Codec
+from unrolled.text.columns import parse_input, split_features
 from unrolled.text.files import read_lines
 from unrolled.text.normal_form import normalise, recompose
-from unrolled.text.pairs import Pairs, parse_input, read_pairs, split_features
+from unrolled.text.pairs import Pairs, read_pairs
 from unrolled.text.plans import evaluation_batches, in_order, padding_share, plan_batches
 from unrolled.text.preparation import Prepared, prepare
 from unrolled.text.ragged import Ragged, pad_rows

@@ -1,4 +1,4 @@
-"""Pairs of a data file: the one reader, its columns and its features.
+"""Pairs of a data file: the one reader.
 
 A line of a TSV file is split at tabs and nowhere else; quotes are ordinary symbols. Texts are kept as written:
 normal forms and units are the codec's concern.
@@ -7,27 +7,27 @@ normal forms and units are the codec's concern.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, pairwise
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unrolled.config import Column, Data
+from unrolled.config import Data
 from unrolled.errors import ConfigError, DataError
+from unrolled.text.columns import Shape, shapes_of, split_features
 from unrolled.text.files import TextFile, read_text
+from unrolled.text.wording import counted, listed
 
-__all__ = ["Pairs", "parse_input", "read_pairs", "split_features"]
+__all__ = ["Pairs", "read_pairs"]
 
 COLUMN_WORDS = {"source", "target", "features", "src", "tgt", "trg", "input", "output", "x", "y", "text", "label"}
 FORM_WORDS = {"word", "words", "lemma", "form", "forms", "inflected", "tag", "tags", "feats", "sentence", "translation"}
 SPELLING_WORDS = {"grapheme", "graphemes", "spelling", "orthography", "transcription", "transliteration"}
 SOUND_WORDS = {"phoneme", "phonemes", "phone", "phones", "pronunciation", "ipa"}
 HEADER_WORDS = COLUMN_WORDS | FORM_WORDS | SPELLING_WORDS | SOUND_WORDS
-MOST_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,13 @@ def read_pairs(path: str | Path, data: Data, *, need_target: bool = True) -> Pai
     table = _csv_table(text) if data.format == "csv" else _tsv_table(text)
     if data.header:
         table = Table(table.lines[1:], table.rows[1:])
-    table, num_blank = _without_blank_lines(table)
+    table, blank_lines = _without_blank_lines(table)
     if not table.rows:
         raise DataError("holds no data; expected one pair a line", file=text.file)
     shape = _shape_of(table, data, need_target=need_target)
     _check_columns(table, shape, file=text.file)
     notes = text.notes + (() if data.header else _header_notes(table, file=text.file))
-    return _usable(_columns(table, shape, text), num_blank=num_blank, notes=notes)
+    return _usable(_columns(table, shape, text), blank_lines, notes=notes)
 
 
 class Table(NamedTuple):
@@ -115,36 +115,6 @@ class Table(NamedTuple):
 
     lines: list[int]
     rows: list[list[str]]
-
-
-class Shape(NamedTuple):
-    """Where the columns of a file are."""
-
-    columns: tuple[Column, ...]
-    source: int
-    target: int | None
-    features: int | None
-
-    @classmethod
-    def of(cls, columns: Sequence[Column]) -> Shape:
-        """Find the places of the named columns."""
-
-        def place(name: Column) -> int | None:
-            return columns.index(name) if name in columns else None
-
-        return cls(tuple(columns), columns.index("source"), place("target"), place("features"))
-
-    def __str__(self) -> str:
-        return f"{len(self.columns)} column{'s' * (len(self.columns) > 1)} ({', '.join(self.columns)})"
-
-
-def _shapes(data: Data, *, need_target: bool) -> list[Shape]:
-    """Accepted shapes, best first: as declared, without the target, only what the model reads."""
-    shapes = [Shape.of(data.columns)]
-    if not need_target:
-        shapes.append(Shape.of([column for column in data.columns if column != "target"]))
-        shapes.append(Shape.of([column for column in data.columns if column in ("source", "features")]))
-    return shapes
 
 
 def _tsv_table(text: TextFile) -> Table:
@@ -168,17 +138,17 @@ def _csv_table(text: TextFile) -> Table:
     return table
 
 
-def _without_blank_lines(table: Table) -> tuple[Table, int]:
+def _without_blank_lines(table: Table) -> tuple[Table, list[int]]:
     keep = [bool("".join(row).strip()) for row in table.rows]
     if all(keep):
-        return table, 0
-    kept = Table(list(compress(table.lines, keep)), list(compress(table.rows, keep)))
-    return kept, len(keep) - len(kept.rows)
+        return table, []
+    blank = [line for line, is_kept in zip(table.lines, keep, strict=True) if not is_kept]
+    return Table(list(compress(table.lines, keep)), list(compress(table.rows, keep))), blank
 
 
 def _shape_of(table: Table, data: Data, *, need_target: bool) -> Shape:
     """Choose the shape that fits the first line; as declared if none does."""
-    shapes = _shapes(data, need_target=need_target)
+    shapes = shapes_of(data, need_target=need_target)
     if need_target and shapes[0].target is None:
         raise ConfigError(f"data.columns: no column is the target, got {','.join(data.columns)}")
     return next((shape for shape in shapes if len(shape.columns) == len(table.rows[0])), shapes[0])
@@ -191,7 +161,7 @@ def _check_columns(table: Table, shape: Shape, *, file: str) -> None:
         return
     first = wrong[0]
     raise DataError(
-        f"expected {shape}, got {len(table.rows[first])}; {_count(len(wrong), 'line')} of {len(table.rows)}"
+        f"expected {shape}, got {len(table.rows[first])}; {counted(len(wrong), 'line')} of {len(table.rows)}"
         f" {'is' if len(wrong) == 1 else 'are'} wrong; name every column with --columns, '-' for one to skip",
         file=file,
         line=table.lines[first],
@@ -225,73 +195,19 @@ def _features(table: Table, column: int, *, file: str) -> list[tuple[str, ...]]:
     return [known[row[column]] for row in table.rows]
 
 
-def _usable(pairs: Pairs, *, num_blank: int, notes: tuple[str, ...]) -> Pairs:
+def _usable(pairs: Pairs, blank_lines: list[int], *, notes: tuple[str, ...]) -> Pairs:
     """Leave out pairs with a blank side and say which."""
     no_source = np.array([not source.strip() for source in pairs.sources])
     no_target = np.array([not target.strip() for target in pairs.targets or ()] or no_source) & ~no_source
-    parts = [f"{num_blank} blank"] if num_blank else []
-    for name, missing in (("source", no_source), ("target", no_target)):
-        if missing.any():
-            parts.append(f"{missing.sum()} without {name} ({_listed(pairs.lines[missing])})")
-    if parts:
-        num_left_out = num_blank + int((no_source | no_target).sum())
-        notes = (*notes, f"{pairs.file}: {_count(num_left_out, 'line')} left out: {', '.join(parts)}")
+    left_out = {
+        "blank": blank_lines,
+        "without source": pairs.lines[no_source].tolist(),
+        "without target": pairs.lines[no_target].tolist(),
+    }
+    reasons = ", ".join(f"{len(lines)} {why} ({listed(lines)})" for why, lines in left_out.items() if lines)
     kept = np.flatnonzero(~(no_source | no_target))
     if not kept.size:
-        raise DataError(f"holds no data: {', '.join(parts)}", file=pairs.file)
+        raise DataError(f"holds no data: {reasons}", file=pairs.file)
+    if reasons:
+        notes = (*notes, f"{pairs.file}: {counted(sum(map(len, left_out.values())), 'line')} left out: {reasons}")
     return replace(pairs if kept.size == len(pairs) else pairs.take(kept), notes=notes)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _listed(lines: NDArray[np.int64]) -> str:
-    shown = ", ".join(str(line) for line in lines[:MOST_LISTED])
-    more = f" and {lines.size - MOST_LISTED} more" if lines.size > MOST_LISTED else ""
-    return f"line{'s' * (lines.size > 1)} {shown}{more}"
-
-
-def split_features(text: str, *, file: str | None = None, line: int | None = None) -> tuple[str, ...]:
-    """Split a features field at `;` outside parentheses: `V;SBJV;ARG(NOM;3)` has three.
-
-    White space around a feature and empty features are dropped.
-
-    Raises
-    ------
-    DataError
-        If parentheses do not match.
-    """
-    if "(" not in text and ")" not in text:
-        parts = text.split(";")
-    else:
-        depths = np.cumsum([(symbol == "(") - (symbol == ")") for symbol in text])
-        if depths.min() < 0 or depths[-1]:
-            raise DataError(f"parentheses do not match in features {text!r}", file=file, line=line)
-        cuts = [place for place, symbol in enumerate(text) if symbol == ";" and depths[place] == 0]
-        parts = [text[before + 1 : after] for before, after in pairwise([-1, *cuts, len(text)])]
-    return tuple(part.strip() for part in parts if part.strip())
-
-
-def parse_input(
-    line: str, data: Data, *, file: str | None = None, number: int | None = None
-) -> tuple[str, tuple[str, ...]]:
-    """Take the source and the features from one line of prediction input.
-
-    The line is split at tabs, whatever the format of the training file: columns as declared, or without the
-    target, or only what the model reads. A blank line is an empty source.
-
-    Raises
-    ------
-    DataError
-        If the line has none of these numbers of columns, naming `file` and line `number`.
-    """
-    if not line.strip():
-        return line.replace("\t", ""), ()
-    fields = line.split("\t")
-    shapes = _shapes(data, need_target=False)
-    shape = next((shape for shape in shapes if len(shape.columns) == len(fields)), None)
-    if shape is None:
-        raise DataError(f"expected {shapes[-1]}, got {len(fields)}", file=file, line=number)
-    features = () if shape.features is None else split_features(fields[shape.features], file=file, line=number)
-    return fields[shape.source], features

@@ -16,6 +16,7 @@ from unrolled.text.codec import Codec
 from unrolled.text.normal_form import NormalForm
 from unrolled.text.pairs import Pairs
 from unrolled.text.sources import group_ids, source_keys
+from unrolled.text.wording import counted
 
 __all__ = ["DataReport", "FileReport", "Lengths", "Overlap"]
 
@@ -178,22 +179,22 @@ class DataReport:
 
     def lines(self) -> list[str]:
         """The report as text."""
-        lines = [f"train: {_counted(self.train)}"]
-        lines += [] if self.dev is None else [f"valid: {_counted(self.dev)}"]
-        lines.append(f"source: {_number(self.num_source_symbols, 'symbol')}; length {self.train.source}")
-        lines.append(f"target: {_number(self.num_target_symbols, 'symbol')}; length {self.train.target}")
+        lines = [f"train: {_described(self.train)}"]
+        lines += [] if self.dev is None else [f"valid: {_described(self.dev)}"]
+        lines.append(f"source: {counted(self.num_source_symbols, 'symbol')}; length {self.train.source}")
+        lines.append(f"target: {counted(self.num_target_symbols, 'symbol')}; length {self.train.target}")
         lines += [f"features: {self.num_features}"] if self.num_features else []
         lines.append(self._duplicates())
         if self.train.num_ambiguous:
             lines.append(
-                f"ambiguous: {_number(self.train.num_ambiguous, 'source')} in train"
+                f"ambiguous: {counted(self.train.num_ambiguous, 'source')} in train"
                 f" {'has' if self.train.num_ambiguous == 1 else 'have'} several targets; at best"
                 f" {100 * self.train.best_accuracy:.1f} % of its pairs can be right"
             )
         return [*lines, *self._over_long(), *(f"note: {note}" for note in self.notes)]
 
     def _duplicates(self) -> str:
-        line = f"{_number(self.train.num_duplicates, 'duplicate pair')} in train"
+        line = f"{counted(self.train.num_duplicates, 'duplicate pair')} in train"
         return line if self.overlap is None else f"{line}; valid: {self.overlap}"
 
     def _over_long(self) -> list[str]:
@@ -217,10 +218,6 @@ class DataReport:
         return asdict(self)
 
 
-def _counted(report: FileReport) -> str:
-    sources = _number(report.num_sources, "distinct source")
-    return f"{_number(report.num_pairs, 'pair')}, {sources} ({Path(report.file).name})"
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _described(report: FileReport) -> str:
+    sources = counted(report.num_sources, "distinct source")
+    return f"{counted(report.num_pairs, 'pair')}, {sources} ({Path(report.file).name})"

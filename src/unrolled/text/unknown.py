@@ -10,6 +10,7 @@ from unrolled.text.codec import Codec
 from unrolled.text.normal_form import NormalForm, normalise
 from unrolled.text.units import UNITS
 from unrolled.text.vocabulary import Vocabulary
+from unrolled.text.wording import counted
 
 __all__ = ["UnknownSymbols"]
 
@@ -72,7 +73,7 @@ class UnknownSymbols:
             return ""
         shown = [self._shown(symbol) for symbol in self._by_frequency()[:MOST_LISTED]]
         more = f" and {len(self.counts) - MOST_LISTED} more" if len(self.counts) > MOST_LISTED else ""
-        return f"{len(self.counts)} symbol{'s' * (len(self.counts) > 1)} {cause}: {', '.join(shown)}{more}"
+        return f"{counted(len(self.counts), 'symbol')} {cause}: {', '.join(shown)}{more}"
 
     def casing(self) -> str:
         """A line about letters that the training data had in the other case only; empty if there are none."""
@@ -85,7 +86,7 @@ class UnknownSymbols:
             if symbols:
                 total = sum(self.counts[symbol] for symbol in symbols)
                 return (
-                    f"{name} case never occurred in training for what was met {total} times (for example"
+                    f"{name} case never occurred in training for what was met {counted(total, 'time')} (for example"
                     f" {symbols[0]!r} in line {self.first_lines[symbols[0]]}); the model knows the {other}-case form:"
                     f" bring the input to {other} case"
                 )
