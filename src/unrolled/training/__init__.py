@@ -5,8 +5,8 @@ from unrolled.training.loop import Outcome, Trainer
 from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode, probe_matrix_mode
 from unrolled.training.objective import cross_entropy_sum
 from unrolled.training.schedule import rate_factor
-from unrolled.training.stepper import Stepper
 from unrolled.training.session import train
+from unrolled.training.stepper import Stepper
 
 __all__ = [
     "DevSet",
