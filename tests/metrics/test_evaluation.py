@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -150,6 +151,24 @@ def test_groups_by_length_part_the_sources(lengths):
     assert edges[-1][-1] == max(lengths)
     for part, edge in zip(found.by_length, edges, strict=True):
         assert part.num_sources == sum(edge[0] <= n <= edge[-1] for n in lengths) > 0
+
+
+def test_eight_groups_of_equally_many_sources():
+    references = References.from_lines(list(range(16)), ["a"] * 16)
+    found = evaluate(["a"] * 16, references, normal_form="NFC", source_lengths=list(range(1, 17)))
+    names = ["1–2", "3–4", "5–6", "7–8", "9–10", "11–12", "13–14", "15–16"]
+    assert [(part.name, part.num_sources) for part in found.by_length] == [(name, 2) for name in names]
+
+
+def test_results_are_values(evaluation):
+    """Frozen, and shown without their per-source arrays."""
+    assert "errors=" not in repr(evaluation)
+    assert "references=" not in repr(evaluation)
+    comparison = compare(evaluation, evaluation)
+    values = (evaluation, comparison, comparison.error_rate, evaluation.error_rate, evaluation.whole)
+    for value in (*values, evaluation.worst[0], evaluation.confusions[0], evaluation.errors, evaluation.references):
+        with pytest.raises(FrozenInstanceError):
+            value.num_lines = 1
 
 
 class TestCompare:

@@ -87,7 +87,7 @@ def bootstrap_rate(counts: Counts, *, resamples: int = RESAMPLES, seed: int = 0)
         If errors and trials differ in length.
     """
     columns = _columns(counts)
-    return _estimate(_rates(columns.sum(axis=0)), _rates(_resampled(columns, resamples, seed)))
+    return _estimate(_rates(columns.sum(axis=0))[0], _rates(_resampled(columns, resamples, seed)))
 
 
 def paired_difference(first: Counts, second: Counts, *, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
@@ -115,7 +115,7 @@ def paired_difference(first: Counts, second: Counts, *, resamples: int = RESAMPL
     return Difference(
         first=float(rates[0]),
         second=float(rates[1]),
-        difference=_estimate(rates[1:] - rates[:1], differences[:, None]),
+        difference=_estimate(rates[1] - rates[0], differences),
         probability_lower=float((not_above + len(differences) - not_below) / (2 * len(differences))),
         p_value=float(min(1.0, 2 * (min(not_above, not_below) + 1) / (len(differences) + 1))),
     )
@@ -158,6 +158,6 @@ def _rates(sums: Floats) -> Floats:
     return errors / trials
 
 
-def _estimate(value: Floats, resampled: Floats) -> Estimate:
+def _estimate(value: np.float64, resampled: Floats) -> Estimate:
     low, high = np.percentile(resampled, LEVEL)
-    return Estimate(float(value[0]), float(low), float(high))
+    return Estimate(float(value), float(low), float(high))

@@ -96,7 +96,7 @@ def _nearest(prediction: Symbols, answers: tuple[Symbols, ...]) -> tuple[int, in
     return min(found, key=lambda item: item[:2])
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Confusion:
     """One kind of edit and how often it was needed; `expected` is empty for an insertion, `got` for a deletion."""
 
