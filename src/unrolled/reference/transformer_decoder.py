@@ -1,0 +1,179 @@
+"""Transformer decoder with a key-value cache."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from unrolled import config
+from unrolled.reference import ops
+from unrolled.reference.attention import Visible
+from unrolled.reference.encoders import Encoded
+from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, named, under
+from unrolled.reference.layers import Embedding, LayerNorm, Linear
+from unrolled.reference.multihead import KeysValues
+from unrolled.reference.positions import sinusoids
+from unrolled.reference.states import selected
+from unrolled.reference.transformer import DecoderLayer, DecoderLayerCache
+
+__all__ = ["TransformerDecoder", "TransformerMemory", "TransformerState"]
+
+
+class TransformerMemory(NamedTuple):
+    """The encoder's mask (B, S) and each layer's keys and values of it, (B, N, S, K).
+
+    Its gradient has the same form.
+    """
+
+    mask: BoolArray
+    layers: tuple[KeysValues, ...]
+
+    def select(self, sources: IntArray) -> Self:
+        """Memory of these sources alone."""
+        return selected(self, sources)
+
+
+class TransformerState(NamedTuple):
+    """The past of a Transformer decoder.
+
+    `layers` hold P past positions; `valid` (R, P) tells which of them are real tokens of their row; `position` (R,) is
+    each row's number of real tokens so far.
+    """
+
+    layers: tuple[KeysValues, ...]
+    valid: BoolArray
+    position: IntArray
+
+    def select(self, rows: IntArray) -> Self:
+        """Independent state of these rows; repeats are allowed."""
+        return selected(self, rows)
+
+    def detach(self) -> Self:
+        """The same state: there is no graph to cut."""
+        return self
+
+    def restarted(self, rows: BoolArray, start: TransformerState) -> TransformerState:
+        """State with these rows (R,) taken back to their start: their past is hidden and they count from 0."""
+        position = np.where(rows, start.position, self.position)
+        return TransformerState(self.layers, self.valid & ~rows[:, None], position)
+
+
+class TransformerDecoderCache(NamedTuple):
+    """What `TransformerDecoder.backward` needs."""
+
+    embedding: Any
+    dropped: FloatArray | None
+    layers: list[DecoderLayerCache]
+    norm: ops.LayerNormCache
+    output: ops.LinearCache
+    mask: BoolArray
+
+
+class TransformerDecoder:
+    """Decoder layers over the target, pre-norm.
+
+    Parameters
+    ----------
+    settings : config.TransformerDecoder
+    encoder : config.Encoder
+    parameters : dict
+        Named as in the inventory, without ``decoder.``.
+    """
+
+    def __init__(self, settings: config.TransformerDecoder, encoder: config.Encoder, parameters: Weights) -> None:
+        del encoder
+        self.parameters = parameters
+        self.head_shape = (settings.num_heads, settings.d_model // settings.num_heads)
+        self.dropout = settings.dropout
+        self.is_sinusoidal = settings.positions == "sinusoidal"
+        self.embedding = Embedding(under(parameters, "embedding"))
+        self.layers = [
+            DecoderLayer(settings, under(parameters, f"layers.{number}")) for number in range(settings.num_layers)
+        ]
+        self.norm = LayerNorm(under(parameters, "norm"))
+        self.output = Linear(under(parameters, "output"))
+
+    # --- once a source -----------------------------------------------------------------------------------------------
+
+    def prepare(self, encoded: Encoded) -> tuple[TransformerMemory, list[ops.LinearCache]]:
+        """Compute once a source the keys and values of every layer."""
+        pairs = [layer.cross.prepare(encoded.output) for layer in self.layers]
+        return TransformerMemory(encoded.mask, tuple(memory for memory, _ in pairs)), [cache for _, cache in pairs]
+
+    def prepare_backward(self, d_memory: TransformerMemory, cache: list[ops.LinearCache]) -> tuple[Encoded, Gradients]:
+        """∂L/∂encoded and parameter gradients."""
+        d_outputs, gradients = [], {}
+        for number, layer in enumerate(self.layers):
+            d_output, found = layer.cross.prepare_backward(d_memory.layers[number], cache[number])
+            d_outputs.append(d_output)
+            gradients.update(named(f"layers.{number}.cross", found))
+        return Encoded(sum(d_outputs[1:], start=d_outputs[0]), d_memory.mask, ()), gradients
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def initial_state(self, memory: TransformerMemory, batch_size: int) -> TransformerState:
+        """Nothing seen yet."""
+        heads, head_dim = self.head_shape
+        empty = np.zeros((batch_size, heads, 0, head_dim), memory.layers[0].keys.dtype)
+        layers = (KeysValues(empty, empty),) * len(self.layers)
+        return TransformerState(layers, np.zeros((batch_size, 0), np.bool_), np.zeros(batch_size, np.int64))
+
+    def forward(
+        self,
+        tokens: IntArray,
+        memory: TransformerMemory,
+        state: TransformerState,
+        *,
+        mask: BoolArray | None = None,
+        need_attention: bool = False,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[tuple[FloatArray, TransformerState, FloatArray | None], TransformerDecoderCache]:
+        """Decode ids (R, n); R is a multiple of the number of sources.
+
+        Returns
+        -------
+        (logits, state, attention) : (R, n, V) array, the state after the tokens, (R, n, S) array or None
+            Attention is that of the last layer, averaged over its heads.
+        cache : TransformerDecoderCache
+        """
+        real = np.ones(tokens.shape, np.bool_) if mask is None else mask
+        valid = np.concatenate([state.valid, real], axis=1)  # (R, P + n)
+        positions = state.position[:, None] + np.arange(tokens.shape[1])  # right for real tokens, which come first
+        x, embedding = self.embedding.forward(tokens)  # (1)
+        if self.is_sinusoidal:
+            x += sinusoids(positions, x.shape[-1]).astype(x.dtype)
+        x, dropped = ops.dropout_forward(x, self.dropout, rng)  # (2)
+        reached, caches = [], []
+        for number, layer in enumerate(self.layers):
+            (x, past), cache = layer.forward(  # (3)
+                x,
+                positions,
+                Visible(keys=valid, is_causal=True),
+                state.layers[number],
+                memory=memory.layers[number],
+                memory_mask=memory.mask,
+                rng=rng,
+            )
+            reached.append(past)
+            caches.append(cache)
+        x, norm = self.norm.forward(x)  # (4)
+        logits, output = self.output.forward(x)  # (5)
+        last = TransformerState(tuple(reached), valid, state.position + real.sum(axis=1))
+        weights = self.layers[-1].cross.weights(caches[-1].cross, len(tokens)).mean(axis=1) if need_attention else None
+        return (logits, last, weights), TransformerDecoderCache(embedding, dropped, caches, norm, output, memory.mask)
+
+    def backward(self, d_logits: FloatArray, cache: TransformerDecoderCache) -> tuple[TransformerMemory, Gradients]:
+        """∂L/∂memory and parameter gradients, for a forward pass from `initial_state`."""
+        d_x, found = self.output.backward(d_logits, cache.output)  # (5)
+        gradients = named("output", found)
+        d_x, found = self.norm.backward(d_x, cache.norm)  # (4)
+        gradients.update(named("norm", found))
+        d_memory = []
+        for number in reversed(range(len(self.layers))):
+            d_x, d_layer, found = self.layers[number].backward(d_x, cache.layers[number])  # (3)
+            d_memory.append(d_layer)
+            gradients.update(named(f"layers.{number}", found))
+        d_x = ops.dropout_backward(d_x, cache.dropped)  # (2)
+        gradients.update(named("embedding", self.embedding.backward(d_x, cache.embedding)))  # (1)
+        return TransformerMemory(cache.mask, tuple(reversed(d_memory))), gradients
