@@ -42,7 +42,7 @@ def arriving_lines(stream: Raw) -> Iterator[list[bytes]]:
     up meanwhile are yielded together, at most `MOST_LINES` at a time.
     """
     blocks: Queue[bytes | BaseException] = Queue(maxsize=AHEAD)
-    threading.Thread(target=_read_blocks, args=(stream, blocks), daemon=True).start()
+    threading.Thread(target=_read_blocks, args=(stream, blocks), name="input", daemon=True).start()
     rest = b""
     while True:
         arrived = [blocks.get()]

@@ -75,7 +75,7 @@ def train(
     if resume is not None:
         given = {"--preset": preset, "--config": file, "--out": out, "--from": start_from, "--dry-run": is_dry or None}
         _refuse_settings({**given, **flags, "key.path=value": overrides or None})
-        _finish(_run_training(pairs, dev=dev, resume=resume, device=device))
+        finish(run_training(pairs, dev=dev, resume=resume, device=device))
         return
     config = _settings(preset, file, overrides or [], start_from, flags)
     if pairs is None:
@@ -84,7 +84,7 @@ def train(
         _print_plan(pairs, dev, config, start_from)
         return
     out = out or Path("runs") / Path(pairs).name.partition(".")[0]
-    _finish(_run_training(pairs, dev=dev, config=config, out=out, start_from=start_from, device=device))
+    finish(run_training(pairs, dev=dev, config=config, out=out, start_from=start_from, device=device))
 
 
 def _refuse_settings(given: Mapping[str, object]) -> None:
@@ -121,16 +121,18 @@ def _print_plan(pairs: str, dev: Path | None, config: Config, start_from: Path |
     print("\n".join(prepared.report.lines()))
 
 
-def _run_training(
+def run_training(
     pairs: str | None,
     *,
     dev: Path | None,
-    device: Device,
+    device: Device = Device.AUTO,
     config: Config | None = None,
     out: Path | None = None,
     start_from: Path | None = None,
     resume: Path | None = None,
+    overwrite: bool = False,
 ) -> Outcome:
+    """Train with a progress bar, in the fastest exact mode of matrix products."""
     from unrolled.commands.progress import TrainingProgress
     from unrolled.training import matrix_mode, probe_matrix_mode, train
 
@@ -144,10 +146,11 @@ def _run_training(
             start_from=start_from,
             listeners=[progress],
             device=device.value,
+            overwrite=overwrite,
         )
 
 
-def _finish(outcome: Outcome) -> None:
+def finish(outcome: Outcome) -> None:
     """Say where the run is and how to use it, or how to go on with it."""
     if outcome.exit_code:
         typer.echo(f"unrolled: interrupted at step {outcome.step}; go on with: {outcome.resume_command}", err=True)
