@@ -1,6 +1,7 @@
 """Figures: what is on them, files that open, and nothing global touched."""
 
 import itertools
+import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 
 from unrolled import figures
 from unrolled.errors import ConfigError, ShapeError
+from unrolled.figures import cells
 from unrolled.metrics import Confusion, Estimate
 
 SYMBOLS = ["$$", "a_b$", "\\frac", "<b>", " ", "\ufffe", "\u05d0", ""]
@@ -142,6 +144,13 @@ def test_labels_never_run_into_each_other(symbols: list[str]) -> None:
         assert not any(first.overlaps(second) for first, second in itertools.pairwise(boxes))
 
 
+@pytest.mark.parametrize(
+    ("cell", "shared"), [(0.4, 1), (0.14, 1), (0.13, 2), (0.07, 2), (0.06, 5), (0.0141, 10), (0.001, 140)]
+)
+def test_small_cells_share_labels(cell: float, shared: int) -> None:
+    assert cells._every(cell) == shared
+
+
 def test_cells_keep_one_size_until_the_picture_is_full() -> None:
     short, longer, full = (figures.attention(rows(n, n), "s" * n, "t" * n).get_size_inches() for n in (10, 20, 300))
     assert longer[0] - short[0] == pytest.approx(4.0, abs=0.1)
@@ -185,6 +194,7 @@ def test_heads_stand_by_layer_and_number() -> None:
 def test_training_curves_show_steps_evaluations_and_skipped_steps() -> None:
     records = [
         *STEPS,
+        {"step": 5, "loss": 0.8, "metric": "error_rate", "value": 0.5, "is_best": True},
         {"step": 10, "loss": 0.5, "metric": "error_rate", "value": 0.4, "is_best": True},
         {"step": 20, "loss": None, "metric": "error_rate", "value": 0.6, "is_best": False},
         {"step": 21, "reason": "not finite", "in_a_row": 1},
@@ -193,10 +203,10 @@ def test_training_curves_show_steps_evaluations_and_skipped_steps() -> None:
     loss, error, rate = figures.training_curves(records).axes
     lines = {line.get_label(): line for line in loss.lines}
     assert np.array_equal(lines["training"].get_ydata(), [3 / step for step in range(1, 31)])
-    assert np.array_equal(lines["dev"].get_ydata(), [0.5, np.nan], equal_nan=True)
+    assert np.array_equal(lines["dev"].get_ydata(), [0.8, 0.5, np.nan], equal_nan=True)
     assert list(lines["skipped step"].get_xdata()) == [21]
     dev, ring = error.lines
-    assert list(dev.get_ydata()) == [0.4, 0.6]
+    assert list(dev.get_ydata()) == [0.5, 0.4, 0.6]
     assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([10], [0.4])
     assert error.get_ylabel() == "error rate"
     assert set(rate.lines[0].get_ydata()) == {1e-3}
@@ -282,6 +292,27 @@ def test_a_name_without_a_known_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"figure 'a\.pdf': expected a name ending with \.png or \.svg, got '\.pdf'"):
         figures.save(Figure(), tmp_path / "a.pdf")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"old")
+
+    def fail(*args: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        figures.save(FIGURES["one cell"](), path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_pictures_have_the_figures_resolution(tmp_path: Path) -> None:
+    figure = FIGURES["attention"]()
+    figures.save(figure, tmp_path / "a.png")
+    width, height = struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24])
+    assert (width, height) == pytest.approx(150 * figure.get_size_inches(), abs=1)
 
 
 def run(code: str) -> str:

@@ -53,7 +53,7 @@ def label(axes: Axes, rows: Sequence[Label] | None, columns: Sequence[Label] | N
     """Label the rows and columns of a map, or hide them; column labels wider than their cells stand upright."""
     extents = zip((axes.yaxis, axes.xaxis), (rows, columns), reversed(inches(axes)), strict=True)
     named = [(axis, texts, extent / len(texts)) for axis, texts, extent in extents if texts]
-    size = float(np.clip(50 * min((cell for _, _, cell in named), default=1.0), 6.5, 11))  # points
+    size = float(np.clip(50 * min((cell for _, _, cell in named), default=1.0), 6.5, 10))  # points
     axes.set(xticks=[], yticks=[])
     for axis, texts, cell in named:
         every = _every(cell)
