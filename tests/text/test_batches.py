@@ -156,6 +156,21 @@ def test_little_is_padding():
     assert padding_share(random, source, target) > 0.3
 
 
+def share_of(source, target):
+    batches = plan_batches(source, target, batch_tokens=1024, max_batch_size=512, seed=0, epoch=0)
+    return padding_share(batches, source, target)
+
+
+def test_little_is_padding_whatever_the_lengths():
+    generator = np.random.default_rng(0)
+    short, long = generator.integers(3, 6, 4000), generator.integers(5, 60, 4000)
+    assert share_of(short, long) < 0.022  # 0.41 if sorted by the first alone
+    assert share_of(long, short) < 0.022
+    assert share_of(*generator.integers(5, 15, (2, 4000))) < 0.04  # 0.053 without going back and forth
+    few = generator.geometric(0.1, 600) + 1
+    assert share_of(few, np.maximum(2, few + generator.integers(-3, 4, 600))) < 0.15  # 0.17 by source length
+
+
 @given(lengths)
 def test_evaluation_order_is_undone(pairs):
     source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T

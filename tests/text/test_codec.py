@@ -193,6 +193,11 @@ def test_broken_bytes_are_replaced():
     assert codec.decode_target([UNK]) == "\ufffd"
 
 
+def test_bytes_have_names_to_show():
+    codec = codec_of(["a"], ["a"], **sides("byte"))
+    assert codec.target_symbols(codec.encode_target("a é~\x7f")) == ["a", " ", "0xC3", "0xA9", "~", "0x7F", "</s>"]
+
+
 def test_id_outside_the_vocabulary_is_an_error():
     with pytest.raises(VocabularyError, match="id 5 is outside the vocabulary of 5"):
         codec_of(["a"], ["a"]).decode_target([5])

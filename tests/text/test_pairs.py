@@ -3,8 +3,10 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,6 +212,16 @@ def test_files_without_targets_are_read_where_none_is_needed(write):
     assert read_pairs(write("a\tx\n"), Data(), need_target=False).targets == ["x"]
     with pytest.raises(ConfigError, match="no column is the target"):
         read_pairs(path, Data(columns=("source",)))
+
+
+def test_columns_are_frozen_and_rows_are_taken_in_order(write):
+    pairs = read_pairs(write("a\tx\tN\nb\ty\tV\n"), FEATURES)
+    taken = pairs.take(np.array([1, 0, 1]))
+    assert (taken.sources, taken.targets, taken.lines.tolist()) == (["b", "a", "b"], ["y", "x", "y"], [2, 1, 2])
+    assert taken.features == [("V",), ("N",), ("V",)]
+    assert (taken.file, taken.sha256) == (pairs.file, pairs.sha256)
+    with pytest.raises(FrozenInstanceError):
+        pairs.sources = []
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------

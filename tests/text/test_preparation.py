@@ -183,6 +183,13 @@ def test_lengths_are_told_with_their_line(write):
     assert "target: 3 symbols; length mean 3.0, median 3, longest 4 (line 3)" in lines
 
 
+def test_each_side_is_measured_in_its_own_units(write):
+    path = write("t", "abc\tlong token\nabcd\tx\n")
+    prepared = prepare(path, path, Data(target=Side(units="space", max_length=3), source=Side(max_length=4)), seed=0)
+    assert prepared.train.rows.tolist() == [0]
+    assert (prepared.report.train.source.longest, prepared.report.train.target.longest) == (5, 3)
+
+
 # --- held-out sources ------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +226,10 @@ def test_almost_no_data(write):
     assert (len(prepared.train), prepared.dev, prepared.dev_pairs) == (1, None, None)
     assert "no valid set: one distinct source cannot be split; give a dev file" in prepared.report.notes
     assert "little data: 1 training and 0 valid pairs; figures on so few say little" in prepared.report.notes
+    for number, is_little in ((99, True), (100, False)):
+        path = write("many", rows(*(f"s{line} x" for line in range(number))))
+        notes = prepare(path, path, Data(), seed=0).report.notes
+        assert any(note.startswith("little data") for note in notes) == is_little
     five = prepare(write("five", rows(*(f"{letter} x" for letter in "abcde"))), None, Data(), seed=0)
     assert (len(five.train), len(five.dev)) == (4, 1)
 

@@ -55,12 +55,12 @@ def plan_batches(
 def _orders(
     source: NDArray[np.int64], target: NDArray[np.int64], *, ties: NDArray[np.float64]
 ) -> list[NDArray[np.int64]]:
-    """Orders that keep similar pairs together: by either length or by the longer; which is best depends on the data.
+    """Orders that keep similar pairs together: by source length, or, better for few pairs, by the longer side.
 
     The second length goes up and down by turns, so that a batch that spans two first lengths spans one second.
     """
     orders = []
-    for first, second in ((source, target), (target, source), (np.maximum(source, target), np.minimum(source, target))):
+    for first, second in ((source, target), (np.maximum(source, target), source)):
         by_turns = np.where(first % 2 == 0, second, -second)
         orders.append(np.lexsort((ties, by_turns, first)))
     return orders
