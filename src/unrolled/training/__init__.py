@@ -1,4 +1,14 @@
-"""Training: objective, schedules, the loop with its events, exact resume."""
+"""Training: objective, schedules, the loop with its events, exact resume.
+
+Importing this room needs PyTorch; without it, the import raises `MissingExtraError`.
+"""
+
+from unrolled.errors import MissingExtraError
+
+try:
+    import torch
+except ImportError as absent:
+    raise MissingExtraError("torch", extra="train", purpose="training") from absent
 
 from unrolled.training.evaluation import DevSet, Score
 from unrolled.training.loop import Outcome, Trainer
