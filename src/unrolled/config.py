@@ -32,9 +32,9 @@ __all__ = [
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-Cell = Literal["lstm", "gru"]
+Cell = Literal["rnn", "lstm", "gru"]
 Score = Literal["dot", "scaled_dot", "general", "additive"]
-Positions = Literal["sinusoidal", "rotary"]
+Positions = Literal["sinusoidal", "learned", "rotary"]
 Column = Literal["source", "target", "features", "-"]
 
 
@@ -95,51 +95,64 @@ class Data(Settings):
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-class RecurrentEncoder(Settings):
-    """Recurrent encoder: embedding, then layers of cells in one or two directions."""
+class Recurrent(Settings):
+    """What recurrent encoders and decoders have in common."""
 
-    type: Literal["recurrent"] = "recurrent"
     cell: Cell = "lstm"
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+    """Of `cell="rnn"` alone."""
+    forget_gate: bool = True
+    """Of `cell="lstm"` alone: off gives the cell of 1997, an ungated carousel."""
+    reset: Literal["after", "before"] = "after"
+    """Of `cell="gru"` alone: whether the reset gate acts after the recurrent product (cuDNN) or before it (2014)."""
     embedding_dim: Positive = 128
     hidden_size: Positive = 256
-    """Units of each direction."""
     num_layers: Positive = 1
-    is_bidirectional: bool = True
     dropout: Rate = 0.2
-    """On the embeddings, between layers, and on the encoder's output."""
-
-
-class TransformerEncoder(Settings):
-    """Transformer encoder, pre-norm."""
-
-    type: Literal["transformer"] = "transformer"
-    d_model: Positive = 256
-    d_ff: Positive = 1024
-    num_layers: Positive = 4
-    num_heads: Positive = 4
-    positions: Positions = "sinusoidal"
-    dropout: Rate = 0.1
+    """On the embeddings, between layers, and on the output."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        _check_heads(self.d_model, self.num_heads, self.positions)
+    def _options_belong_to_the_cell(self) -> Self:
+        for option, cell, default in (
+            ("nonlinearity", "rnn", "tanh"),
+            ("forget_gate", "lstm", True),
+            ("reset", "gru", "after"),
+        ):
+            if getattr(self, option) != default and self.cell != cell:
+                raise ValueError(f"{option}={getattr(self, option)} is an option of cell={cell}, got cell={self.cell}")
         return self
 
 
-class RecurrentDecoder(Settings):
+class RecurrentEncoder(Recurrent):
+    """Recurrent encoder: embedding, then layers of cells in one or two directions; `hidden_size` is of each."""
+
+    type: Literal["recurrent"] = "recurrent"
+    is_bidirectional: bool = True
+    is_reversed: bool = False
+    """Read the source backwards (Sutskever et al. 2014); for one direction alone, two see both ends anyway."""
+
+    @model_validator(mode="after")
+    def _one_way_to_reverse(self) -> Self:
+        if self.is_reversed and self.is_bidirectional:
+            raise ValueError("is_reversed=true makes no sense with is_bidirectional=true, which reads both ways")
+        return self
+
+
+class RecurrentDecoder(Recurrent):
     """Recurrent decoder; `attention="none"` is the fixed-vector model."""
 
     type: Literal["recurrent"] = "recurrent"
-    cell: Cell = "lstm"
-    embedding_dim: Positive = 128
-    hidden_size: Positive = 256
-    num_layers: Positive = 1
     attention: Score | Literal["none"] = "general"
     """How a decoder state is compared with each encoder output (`concat` is accepted for `additive`)."""
-    wiring: Literal["luong"] = "luong"
-    """Where the context enters: `luong` after the cell, so that all steps are one call under teacher forcing."""
-    dropout: Rate = 0.2
-    """On the embeddings, between layers, and before the output layer."""
+    wiring: Literal["luong", "luong_input_feeding", "bahdanau"] = "luong"
+    """Where the context enters: `luong` after the cell, so that all steps are one call under teacher forcing; with
+    `luong_input_feeding` the attended vector is also fed to the next step; `bahdanau` before the cell."""
+    start: Literal["encoder", "learned"] = "encoder"
+    """Start state: the encoder's final one (projected where sizes or directions differ), or one learned vector."""
+    vector_every_step: bool = False
+    """With `attention="none"`: the fixed vector is also part of every step's input (Cho et al. 2014)."""
+    tie_embeddings: bool = False
+    """Use the target embedding as output layer; needs `embedding_dim = hidden_size`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -148,29 +161,58 @@ class RecurrentDecoder(Settings):
             return {**values, "attention": "additive"}
         return values
 
+    @model_validator(mode="after")
+    def _options_fit(self) -> Self:
+        if self.attention == "none" and self.wiring != "luong":
+            raise ValueError(f"wiring={self.wiring} says where a context enters, but attention=none has no context")
+        if self.attention != "none" and self.vector_every_step:
+            raise ValueError(f"vector_every_step=true is an option of attention=none, got attention={self.attention}")
+        if self.attention == "none" and self.start == "learned" and not self.vector_every_step:
+            raise ValueError("attention=none with start=learned never sees the source; set vector_every_step=true")
+        if self.tie_embeddings and self.embedding_dim != self.hidden_size:
+            raise ValueError(
+                f"tie_embeddings needs embedding_dim = hidden_size, got {self.embedding_dim} and {self.hidden_size}"
+            )
+        return self
 
-class TransformerDecoder(Settings):
-    """Transformer decoder, pre-norm, with a key-value cache."""
 
-    type: Literal["transformer"] = "transformer"
+class Transformer(Settings):
+    """What Transformer encoders and decoders have in common."""
+
     d_model: Positive = 256
     d_ff: Positive = 1024
     num_layers: Positive = 4
     num_heads: Positive = 4
     positions: Positions = "sinusoidal"
+    max_positions: Positive = 1024
+    """Rows of the table of `positions="learned"`; longer sequences are refused."""
+    norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each sublayer (with a last one at the top), or after each residual sum (2017)."""
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    """Of the feed-forward layer; `swiglu` has a third matrix (Shazeer 2020)."""
     dropout: Rate = 0.1
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
-        _check_heads(self.d_model, self.num_heads, self.positions)
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model must be divisible by num_heads, got {self.d_model} and {self.num_heads}")
+        if self.positions == "rotary" and (self.d_model // self.num_heads) % 2:
+            raise ValueError(f"rotary positions need an even head_dim, got {self.d_model // self.num_heads}")
         return self
 
 
-def _check_heads(d_model: int, num_heads: int, positions: str) -> None:
-    if d_model % num_heads:
-        raise ValueError(f"d_model must be divisible by num_heads, got {d_model} and {num_heads}")
-    if positions == "rotary" and (d_model // num_heads) % 2:
-        raise ValueError(f"rotary positions need an even head_dim, got {d_model // num_heads}")
+class TransformerEncoder(Transformer):
+    """Transformer encoder."""
+
+    type: Literal["transformer"] = "transformer"
+
+
+class TransformerDecoder(Transformer):
+    """Transformer decoder, with a key-value cache."""
+
+    type: Literal["transformer"] = "transformer"
+    tie_embeddings: bool = False
+    """Use the target embedding as output layer."""
 
 
 Encoder = Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="type")]

@@ -22,11 +22,20 @@ from numpy.typing import NDArray
 from unrolled import config
 from unrolled.config import memory_size
 
-__all__ = ["NUM_GATES", "Constant", "ForgetBias", "Normal", "Orthogonal", "Parameter", "Sizes", "Xavier"]
-__all__ += ["initialise", "inventory"]
-
-NUM_GATES = {"lstm": 4, "gru": 3}
-"""Gates of each cell: the rows of its weights are that many times `hidden_size`."""
+__all__ = [
+    "Constant",
+    "ForgetBias",
+    "Normal",
+    "Orthogonal",
+    "Parameter",
+    "Sizes",
+    "Xavier",
+    "initialise",
+    "input_size",
+    "inventory",
+    "num_gates",
+    "starts_directly",
+]
 
 
 class Sizes(NamedTuple):
@@ -153,74 +162,78 @@ def _norm(name: str, width: int) -> Iterator[Parameter]:
     yield Parameter(f"{name}.bias", (width,), Constant())
 
 
-def _cell(name: str, cell: config.Cell, inputs: int, hidden: int) -> Iterator[Parameter]:
-    gates = NUM_GATES[cell]
+def num_gates(settings: config.Recurrent) -> int:
+    """Gates of a cell, candidate included: its weights have that many times `hidden_size` rows."""
+    if settings.cell == "lstm":
+        return 4 if settings.forget_gate else 3
+    return 3 if settings.cell == "gru" else 1
+
+
+def _cell(name: str, settings: config.Recurrent, inputs: int) -> Iterator[Parameter]:
+    gates, hidden = num_gates(settings), settings.hidden_size
     yield Parameter(f"{name}.weight_ih", (gates * hidden, inputs), Xavier(gates))
     yield Parameter(f"{name}.weight_hh", (gates * hidden, hidden), Orthogonal(gates))
-    yield Parameter(f"{name}.bias_ih", (gates * hidden,), ForgetBias() if cell == "lstm" else Constant())
+    yield Parameter(f"{name}.bias_ih", (gates * hidden,), ForgetBias() if gates == 4 else Constant())
     yield Parameter(f"{name}.bias_hh", (gates * hidden,), Constant())
 
 
-def _recurrent(
-    name: str, cell: config.Cell, inputs: int, hidden: int, layers: int, *, both: bool
-) -> Iterator[Parameter]:
+def _recurrent(name: str, settings: config.Recurrent, inputs: int, *, both: bool) -> Iterator[Parameter]:
     directions = ("fwd", "bwd") if both else ("fwd",)
-    for layer in range(layers):
+    for layer in range(settings.num_layers):
         for direction in directions:
-            yield from _cell(f"{name}.{layer}.{direction}", cell, inputs, hidden)
-        inputs = hidden * len(directions)
+            yield from _cell(f"{name}.{layer}.{direction}", settings, inputs)
+        inputs = settings.hidden_size * len(directions)
 
 
-def _feed_forward(name: str, d_model: int, d_ff: int) -> Iterator[Parameter]:
-    yield from _linear(f"{name}.up", d_model, d_ff)
-    yield from _linear(f"{name}.down", d_ff, d_model)
+def _feed_forward(name: str, settings: config.Transformer) -> Iterator[Parameter]:
+    if settings.activation == "swiglu":
+        yield from _linear(f"{name}.gate", settings.d_model, settings.d_ff)
+    yield from _linear(f"{name}.up", settings.d_model, settings.d_ff)
+    yield from _linear(f"{name}.down", settings.d_ff, settings.d_model)
+
+
+def _self_attention(name: str, settings: config.Transformer) -> Iterator[Parameter]:
+    yield from _linear(f"{name}.qkv", settings.d_model, 3 * settings.d_model, blocks=3)
+    yield from _linear(f"{name}.out", settings.d_model, settings.d_model)
+
+
+def _embedding(name: str, settings: config.Transformer, symbols: int, *, std: float) -> Iterator[Parameter]:
+    yield Parameter(f"{name}.embedding.weight", (symbols, settings.d_model), Normal(std))
+    if settings.positions == "learned":
+        yield Parameter(f"{name}.positions.weight", (settings.max_positions, settings.d_model), Normal(std))
 
 
 # --- encoders --------------------------------------------------------------------------------------------------------
 
 
 def _recurrent_encoder(settings: config.RecurrentEncoder, sizes: Sizes) -> Iterator[Parameter]:
-    yield Parameter("encoder.embedding.weight", (sizes.source, settings.embedding_dim), Normal(0.1))
-    yield from _recurrent(
-        "encoder.layers",
-        settings.cell,
-        settings.embedding_dim,
-        settings.hidden_size,
-        settings.num_layers,
-        both=settings.is_bidirectional,
-    )
+    E = settings.embedding_dim
+    yield Parameter("encoder.embedding.weight", (sizes.source, E), Normal(0.1))
+    yield from _recurrent("encoder.layers", settings, E, both=settings.is_bidirectional)
     if sizes.features:
-        yield Parameter("encoder.feature_type", (settings.embedding_dim,), Normal(0.1))
-        yield from _linear("encoder.features", settings.embedding_dim, memory_size(settings))
+        yield Parameter("encoder.feature_type", (E,), Normal(0.1))
+        yield from _linear("encoder.features", E, memory_size(settings))
 
 
 def _transformer_encoder(settings: config.TransformerEncoder, sizes: Sizes) -> Iterator[Parameter]:
     D = settings.d_model
-    yield Parameter("encoder.embedding.weight", (sizes.source, D), Normal(1.0))
+    yield from _embedding("encoder", settings, sizes.source, std=1.0)
     if sizes.features:
         yield Parameter("encoder.feature_type", (D,), Normal(1.0))
     for layer in range(settings.num_layers):
         name = f"encoder.layers.{layer}"
         yield from _norm(f"{name}.norm1", D)
-        yield from _linear(f"{name}.attention.qkv", D, 3 * D, blocks=3)
-        yield from _linear(f"{name}.attention.out", D, D)
+        yield from _self_attention(f"{name}.attention", settings)
         yield from _norm(f"{name}.norm2", D)
-        yield from _feed_forward(f"{name}.ff", D, settings.d_ff)
-    yield from _norm("encoder.norm", D)
+        yield from _feed_forward(f"{name}.ff", settings)
+    if settings.norm == "pre":
+        yield from _norm("encoder.norm", D)
 
 
 # --- decoders --------------------------------------------------------------------------------------------------------
 
-
-def _start(encoder: config.Encoder, decoder: config.RecurrentDecoder) -> Iterator[Parameter]:
-    """Projections of the encoder's final states; none where sizes, cells and directions already agree."""
-    if starts_directly(encoder, decoder):
-        return
-    width = memory_size(encoder)
-    for layer in range(decoder.num_layers):
-        yield from _linear(f"decoder.start.{layer}.h", width, decoder.hidden_size)
-        if decoder.cell == "lstm":
-            yield from _linear(f"decoder.start.{layer}.c", width, decoder.hidden_size)
+TIED_STD = 0.02
+"""Of an embedding that is the output layer too: the first logits stay small and the first loss near ln V."""
 
 
 def starts_directly(encoder: config.Encoder, decoder: config.RecurrentDecoder) -> bool:
@@ -233,48 +246,74 @@ def starts_directly(encoder: config.Encoder, decoder: config.RecurrentDecoder) -
     )
 
 
-def _attention(score: str, memory: int, hidden: int) -> Iterator[Parameter]:
+def _start(encoder: config.Encoder, decoder: config.RecurrentDecoder) -> Iterator[Parameter]:
+    """Learned start states, or projections of the encoder's final ones where those do not fit as they are."""
+    hidden, parts = decoder.hidden_size, ("h", "c") if decoder.cell == "lstm" else ("h",)
+    names = [f"decoder.start.{layer}.{part}" for layer in range(decoder.num_layers) for part in parts]
+    if decoder.start == "learned":
+        yield from (Parameter(name, (hidden,), Constant()) for name in names)
+    elif not starts_directly(encoder, decoder):
+        for name in names:
+            yield from _linear(name, memory_size(encoder), hidden)
+
+
+def input_size(decoder: config.RecurrentDecoder, memory: int) -> int:
+    """Width of a decoder cell's input: the embedding, and behind it what the wiring adds."""
+    if decoder.wiring == "luong_input_feeding":
+        return decoder.embedding_dim + decoder.hidden_size
+    if decoder.wiring == "bahdanau" or decoder.vector_every_step:
+        return decoder.embedding_dim + memory
+    return decoder.embedding_dim
+
+
+def _attention(settings: config.RecurrentDecoder, memory: int) -> Iterator[Parameter]:
     """Weights of a recurrent decoder's attention: its score, and the layer that joins context and state."""
-    if score == "none":
+    hidden = settings.hidden_size
+    if settings.attention == "none":
         return
-    if score == "general":
-        yield from _linear("decoder.attention.key", memory, hidden, bias=False)
-    if score == "additive":
+    if settings.attention == "additive":
         yield from _linear("decoder.attention.query", hidden, hidden, bias=False)
-        yield from _linear("decoder.attention.key", memory, hidden, bias=False)
         yield Parameter("decoder.attention.v", (hidden,), Xavier())
-    yield from _linear("decoder.combine", memory + hidden, hidden)
+    if settings.attention in ("general", "additive"):
+        yield from _linear("decoder.attention.key", memory, hidden, bias=False)
+    embedding = settings.embedding_dim if settings.wiring == "bahdanau" else 0
+    yield from _linear("decoder.combine", memory + hidden + embedding, hidden)
+
+
+def _output(inputs: int, symbols: int, *, is_tied: bool) -> Iterator[Parameter]:
+    if not is_tied:
+        yield Parameter("decoder.output.weight", (symbols, inputs), Xavier())
+    yield Parameter("decoder.output.bias", (symbols,), Constant())
 
 
 def _recurrent_decoder(settings: config.RecurrentDecoder, encoder: config.Encoder, sizes: Sizes) -> Iterator[Parameter]:
-    hidden = settings.hidden_size
-    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(0.1))
-    yield from _recurrent(
-        "decoder.layers", settings.cell, settings.embedding_dim, hidden, settings.num_layers, both=False
-    )
+    std = TIED_STD if settings.tie_embeddings else 0.1
+    memory = memory_size(encoder)
+    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(std))
+    yield from _recurrent("decoder.layers", settings, input_size(settings, memory), both=False)
     yield from _start(encoder, settings)
-    yield from _attention(settings.attention, memory_size(encoder), hidden)
-    yield from _linear("decoder.output", hidden, sizes.target)
+    yield from _attention(settings, memory)
+    yield from _output(settings.hidden_size, sizes.target, is_tied=settings.tie_embeddings)
 
 
 def _transformer_decoder(
     settings: config.TransformerDecoder, encoder: config.Encoder, sizes: Sizes
 ) -> Iterator[Parameter]:
     D = settings.d_model
-    yield Parameter("decoder.embedding.weight", (sizes.target, D), Normal(1.0))
+    yield from _embedding("decoder", settings, sizes.target, std=TIED_STD if settings.tie_embeddings else 1.0)
     for layer in range(settings.num_layers):
         name = f"decoder.layers.{layer}"
         yield from _norm(f"{name}.norm1", D)
-        yield from _linear(f"{name}.attention.qkv", D, 3 * D, blocks=3)
-        yield from _linear(f"{name}.attention.out", D, D)
+        yield from _self_attention(f"{name}.attention", settings)
         yield from _norm(f"{name}.norm2", D)
         yield from _linear(f"{name}.cross.query", D, D)
         yield from _linear(f"{name}.cross.kv", memory_size(encoder), 2 * D, blocks=2)
         yield from _linear(f"{name}.cross.out", D, D)
         yield from _norm(f"{name}.norm3", D)
-        yield from _feed_forward(f"{name}.ff", D, settings.d_ff)
-    yield from _norm("decoder.norm", D)
-    yield from _linear("decoder.output", D, sizes.target)
+        yield from _feed_forward(f"{name}.ff", settings)
+    if settings.norm == "pre":
+        yield from _norm("decoder.norm", D)
+    yield from _output(D, sizes.target, is_tied=settings.tie_embeddings)
 
 
 def inventory(model: config.Model, sizes: Sizes) -> tuple[Parameter, ...]:

@@ -1,5 +1,7 @@
 """The fast recurrences against their plain twins, finite differences and torch.nn."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -18,8 +20,13 @@ from unrolled.models.recurrent import GRUState, LSTMState, Ragged, RecurrentLaye
 from unrolled.parameters import Sizes, initialise, inventory
 
 H, B = 7, 3
-TWINS = {"lstm": (lstm_scan, lstm_scan_plain), "gru": (gru_scan, gru_scan_plain), "rnn": (rnn_scan, rnn_scan_plain)}
-GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+TWINS = {
+    "lstm": (lstm_scan, lstm_scan_plain),
+    "gru": (gru_scan, gru_scan_plain),
+    "rnn": (rnn_scan, rnn_scan_plain),
+    "relu": (partial(rnn_scan, is_relu=True), partial(rnn_scan_plain, is_relu=True)),
+}
+GATES = {"lstm": 4, "gru": 3, "rnn": 1, "relu": 1}
 
 
 def arguments(cell: str, directions: int, steps: int) -> list[torch.Tensor]:
@@ -76,7 +83,8 @@ def twin_layers(cell: str, num_layers: int, both: bool) -> tuple[RecurrentLayers
     theirs = {"lstm": nn.LSTM, "gru": nn.GRU}[cell](
         5, H, num_layers=num_layers, bidirectional=both, batch_first=True, dtype=torch.float64
     )
-    ours = RecurrentLayers(cell, 5, hidden_size=H, num_layers=num_layers, is_bidirectional=both, dropout=0.0).double()
+    settings = config.Recurrent(cell=cell, hidden_size=H, num_layers=num_layers, dropout=0.0)
+    ours = RecurrentLayers(settings, 5, is_bidirectional=both).double()
     with torch.no_grad():
         for number, layer in enumerate(ours):
             for direction, suffix in ((layer.fwd, ""), *([(layer.bwd, "_reverse")] if both else [])):
@@ -85,6 +93,10 @@ def twin_layers(cell: str, num_layers: int, both: bool) -> tuple[RecurrentLayers
                     nn.init.normal_(source, std=0.5)
                     getattr(direction, name).copy_(source)
     return ours, theirs
+
+
+def run(layers, inputs, start, ragged):
+    return layers(layers.first.gates(inputs, ragged), start, ragged)
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["forward", "both"])
@@ -110,7 +122,7 @@ def test_layers_equal_torch_on_ragged_rows(cell, num_layers, both):
         kind(*(torch.cat([part[layer * D + d] for d in range(D)], dim=-1) for part in start))
         for layer in range(num_layers)
     )
-    result, finals = ours(x, states, Ragged.from_mask(mask))
+    result, finals = run(ours, x, states, Ragged.from_mask(mask))
     torch.testing.assert_close(result[mask], expected[mask], rtol=0, atol=1e-12)
     for layer, state in enumerate(finals):
         for ours_part, part in zip(state, last, strict=True):
@@ -130,7 +142,7 @@ def test_layers_equal_torch_on_ragged_rows(cell, num_layers, both):
 def test_weight_gradients_equal_torch(cell):
     ours, theirs = twin_layers(cell, 2, both=True)
     x = torch.randn(B, 5, 5, dtype=torch.float64)
-    ours(x, None, Ragged.from_mask(torch.ones(B, 5, dtype=torch.bool)))[0].square().sum().backward()
+    run(ours, x, None, Ragged.from_mask(torch.ones(B, 5, dtype=torch.bool)))[0].square().sum().backward()
     theirs(x)[0].square().sum().backward()
     for number, layer in enumerate(ours):
         for direction, suffix in ((layer.fwd, ""), (layer.bwd, "_reverse")):
@@ -148,10 +160,10 @@ def test_a_table_of_products_equals_a_product_a_token(both):
     offset = torch.randn(B, 5, dtype=torch.float64, generator=generator)
     ids = torch.randint(0, 6, (B, 7), generator=generator)
     ragged = Ragged.from_mask(torch.arange(7) < torch.tensor([[7], [3], [1]]))
-    small = ours(Tokens(ids, table, offset), None, ragged)
+    small = run(ours, Tokens(ids, table, offset), None, ragged)
     padded = torch.cat([table, table.new_zeros(100, 5)])  # too many rows to pay for
-    large = ours(Tokens(ids, padded, offset), None, ragged)
-    vectors = ours(table[ids] + offset.unsqueeze(1), None, ragged)
+    large = run(ours, Tokens(ids, padded, offset), None, ragged)
+    vectors = run(ours, table[ids] + offset.unsqueeze(1), None, ragged)
     for other in (large, vectors):
         torch.testing.assert_close(small[0], other[0], rtol=0, atol=1e-12)
         torch.testing.assert_close(small[1][0].c, other[1][0].c, rtol=0, atol=1e-12)
@@ -161,7 +173,7 @@ def test_final_state_of_both_directions_has_seen_the_whole_source():
     """The backward half of the summary must depend on the first symbol *and* on the last one."""
     ours, _ = twin_layers("lstm", 1, both=True)
     x = torch.randn(1, 3, 5, dtype=torch.float64).requires_grad_()
-    _, (state,) = ours(x, None, Ragged.from_mask(torch.ones(1, 3, dtype=torch.bool)))
+    _, (state,) = run(ours, x, None, Ragged.from_mask(torch.ones(1, 3, dtype=torch.bool)))
     for half in state.h.split(H, dim=-1):
         (gradient,) = torch.autograd.grad(half.sum(), x, retain_graph=True)
         assert (gradient.abs().sum(-1) > 0).all()

@@ -4,7 +4,7 @@ The input products of all time steps are one matrix product outside of this file
 what is left is the part that is truly sequential. Each cell exists twice with the same signature: `*_scan_plain`, a
 readable loop that autograd differentiates, and a fast `autograd.Function` whose backward pass is written out: one
 product per step for all gates and directions, weight gradients in one product after the loop. The plain ones are the
-test of the fast ones.
+test of the fast ones; the two historic cells (no forget gate, reset before the product) have the plain form alone.
 
 Axes: D directions, T steps, B batch, H hidden. Rows are right-padded (a backward direction gets its rows reversed
 within their lengths), so that padding can never reach a real step and the loop needs no mask.
@@ -18,7 +18,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["gru_scan", "gru_scan_plain", "lstm_scan", "lstm_scan_plain", "rnn_scan", "rnn_scan_plain"]
+__all__ = [
+    "gru_reset_before_scan",
+    "gru_scan",
+    "gru_scan_plain",
+    "lstm_scan",
+    "lstm_scan_plain",
+    "lstm_ungated_scan",
+    "rnn_scan",
+    "rnn_scan_plain",
+]
 
 
 # --- LSTM ------------------------------------------------------------------------------------------------------------
@@ -114,6 +123,21 @@ def _weight_gradient(d_gates: Tensor, h: Tensor) -> Tensor:
     return torch.bmm(d_gates.flatten(1, 2).transpose(1, 2), h.flatten(1, 2))
 
 
+def lstm_ungated_scan(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Step through the LSTM of 1997, without a forget gate: ``c_t = c_{t−1} + i ⊙ g``, so that ∂c_t/∂c_{t−1} = I.
+
+    Arguments and results as in `lstm_scan`, with three gates i g o (Hochreiter & Schmidhuber 1997).
+    """
+    hs, cs = [], []
+    for step in gates.unbind(1):
+        i, g, o = torch.baddbmm(step, h, weight.transpose(1, 2)).chunk(3, dim=-1)
+        c = c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        hs.append(h)
+        cs.append(c)
+    return torch.stack(hs, dim=1), torch.stack(cs, dim=1)
+
+
 # --- GRU -------------------------------------------------------------------------------------------------------------
 
 
@@ -199,10 +223,26 @@ class _GRUScan(torch.autograd.Function):
         return d_gates, d_weight, d_recurrent.sum(dim=(1, 2)), d_h
 
 
+def gru_reset_before_scan(gates: Tensor, weight: Tensor, h: Tensor) -> Tensor:
+    """Step through a GRU that resets before the recurrent product: ``n = tanh(gates_n + W_n (r ⊙ h_{t−1}))``.
+
+    Arguments and result as in `gru_scan`, all biases in `gates` (Cho et al. 2014, eq. 8).
+    """
+    weight_rz, weight_n = weight.transpose(1, 2).tensor_split([2 * h.shape[-1]], dim=2)
+    hs = []
+    for step in gates.unbind(1):
+        x_rz, x_n = step.tensor_split([2 * h.shape[-1]], dim=-1)
+        r, z = torch.sigmoid(torch.baddbmm(x_rz, h, weight_rz)).chunk(2, dim=-1)
+        n = torch.tanh(torch.baddbmm(x_n, r * h, weight_n))
+        h = (1 - z) * n + z * h
+        hs.append(h)
+    return torch.stack(hs, dim=1)
+
+
 # --- RNN -------------------------------------------------------------------------------------------------------------
 
 
-def rnn_scan_plain(gates: Tensor, weight: Tensor, h: Tensor) -> Tensor:
+def rnn_scan_plain(gates: Tensor, weight: Tensor, h: Tensor, *, is_relu: bool = False) -> Tensor:
     """Step through a simple recurrent net with autograd: ``h_t = tanh(gates_t + W h_{t−1})`` (Elman 1990).
 
     Parameters
@@ -212,44 +252,49 @@ def rnn_scan_plain(gates: Tensor, weight: Tensor, h: Tensor) -> Tensor:
     weight : Tensor (D, H, H)
     h : Tensor (D, B, H)
         Start state.
+    is_relu : bool
+        ``max(0, ·)`` instead of tanh.
 
     Returns
     -------
     h : Tensor (D, T, B, H)
     """
+    squash = torch.relu if is_relu else torch.tanh
     hs = []
     for step in gates.unbind(1):
-        h = torch.tanh(torch.baddbmm(step, h, weight.transpose(1, 2)))
+        h = squash(torch.baddbmm(step, h, weight.transpose(1, 2)))
         hs.append(h)
     return torch.stack(hs, dim=1)
 
 
-def rnn_scan(gates: Tensor, weight: Tensor, h: Tensor) -> Tensor:
+def rnn_scan(gates: Tensor, weight: Tensor, h: Tensor, *, is_relu: bool = False) -> Tensor:
     """Fast twin of `rnn_scan_plain`: same arguments, same result."""
-    result: Tensor = _RNNScan.apply(gates, weight, h)  # type: ignore[no-untyped-call]
+    result: Tensor = _RNNScan.apply(gates, weight, h, is_relu)  # type: ignore[no-untyped-call]
     return result
 
 
 class _RNNScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor) -> Tensor:
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor, is_relu: bool) -> Tensor:
         D, T, B, H = *gates.shape[:3], h0.shape[-1]
         h = gates.new_empty(D, T + 1, B, H)
         h[:, 0] = h0
         transposed = weight.transpose(1, 2)
+        squash = torch.relu_ if is_relu else torch.tanh_
         for t in range(T):
-            torch.baddbmm(gates[:, t], h[:, t], transposed, out=h[:, t + 1]).tanh_()
+            squash(torch.baddbmm(gates[:, t], h[:, t], transposed, out=h[:, t + 1]))
         ctx.save_for_backward(h, weight)
+        ctx.is_relu = is_relu
         return h[:, 1:]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_h_all: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, d_h_all: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         h, weight = ctx.saved_tensors
         T = h.shape[1] - 1
-        d_gates = 1 - h[:, 1:] * h[:, 1:]
+        d_gates = (h[:, 1:] > 0).to(h.dtype) if ctx.is_relu else 1 - h[:, 1:] * h[:, 1:]
         d_h = d_h_all[:, T - 1]
         for t in reversed(range(T)):
             d_gates[:, t].mul_(d_h)
             d_h = torch.baddbmm(d_h_all[:, t - 1], d_gates[:, t], weight) if t else torch.bmm(d_gates[:, t], weight)
-        return d_gates, _weight_gradient(d_gates, h[:, :T]), d_h
+        return d_gates, _weight_gradient(d_gates, h[:, :T]), d_h, None

@@ -1,8 +1,9 @@
-"""Recurrent layers: cells in one or two directions, ragged rows, and the encoder made of them."""
+"""Recurrent layers: cells in one or two directions over ragged rows."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from unrolled import config
-from unrolled.models.contract import Encoded, detached, real_lengths, selected
+from unrolled.models.contract import detached, real_lengths, selected
 from unrolled.models.dropout import dropout
-from unrolled.models.recurrence import gru_scan, lstm_scan
-from unrolled.parameters import NUM_GATES, Sizes
+from unrolled.models.recurrence import gru_reset_before_scan, gru_scan, lstm_scan, lstm_ungated_scan, rnn_scan
+from unrolled.parameters import num_gates
 
-__all__ = ["CellState", "GRUState", "LSTMState", "RecurrentEncoder", "RecurrentLayers", "Tokens"]
+__all__ = ["STATES", "CellState", "GRUState", "LSTMState", "RNNState", "Ragged", "RecurrentLayers", "Tokens"]
 
 
 class LSTMState(NamedTuple):
@@ -47,8 +48,22 @@ class GRUState(NamedTuple):
         return detached(self)
 
 
-CellState = LSTMState | GRUState
-STATES: dict[str, type[CellState]] = {"lstm": LSTMState, "gru": GRUState}
+class RNNState(NamedTuple):
+    """State of one simple recurrent layer, (B, H)."""
+
+    h: Tensor
+
+    def select(self, rows: Tensor) -> Self:
+        """Independent state of these rows; repeats are allowed."""
+        return selected(self, rows)
+
+    def detach(self) -> Self:
+        """The same values, cut from the graph."""
+        return detached(self)
+
+
+CellState = LSTMState | GRUState | RNNState
+STATES: dict[str, type[CellState]] = {"lstm": LSTMState, "gru": GRUState, "rnn": RNNState}
 
 
 class Tokens(NamedTuple):
@@ -57,6 +72,11 @@ class Tokens(NamedTuple):
     ids: Tensor
     table: Tensor
     offset: Tensor | None = None
+
+    def embedded(self) -> Tensor:
+        """The vectors themselves, (B, T, E)."""
+        vectors = functional.embedding(self.ids, self.table)
+        return vectors if self.offset is None else vectors + self.offset.unsqueeze(1)
 
 
 class Ragged(NamedTuple):
@@ -81,39 +101,54 @@ class Ragged(NamedTuple):
 class Cell(nn.Module):
     """Weights of one direction of one layer."""
 
-    def __init__(self, cell: config.Cell, input_size: int, hidden_size: int) -> None:
+    def __init__(self, settings: config.Recurrent, input_size: int) -> None:
         super().__init__()
-        gates = NUM_GATES[cell] * hidden_size
+        gates = num_gates(settings) * settings.hidden_size
         self.weight_ih = nn.Parameter(torch.empty(gates, input_size))
-        self.weight_hh = nn.Parameter(torch.empty(gates, hidden_size))
+        self.weight_hh = nn.Parameter(torch.empty(gates, settings.hidden_size))
         self.bias_ih = nn.Parameter(torch.empty(gates))
         self.bias_hh = nn.Parameter(torch.empty(gates))
 
 
 class Layer(nn.Module):
-    """One layer: all its directions run side by side in one recurrence."""
+    """One layer: all its directions run side by side in one recurrence.
 
-    def __init__(self, cell: config.Cell, input_size: int, hidden_size: int, *, is_bidirectional: bool) -> None:
+    Parameters
+    ----------
+    settings : config.Recurrent
+    input_size : int
+        Width of the input that is known in advance.
+    fed_size : int
+        Width of what is fed beside it, step by step or the same at every step; the last columns of `weight_ih`.
+    """
+
+    def __init__(
+        self, settings: config.Recurrent, input_size: int, *, fed_size: int = 0, is_bidirectional: bool = False
+    ) -> None:
         super().__init__()
-        self.cell = cell
-        self.fwd = Cell(cell, input_size, hidden_size)
+        self.settings = settings
+        self.input_size = input_size
+        self.has_inner_bias = settings.cell == "gru" and settings.reset == "after"
+        self.fwd = Cell(settings, input_size + fed_size)
         self.directions = [self.fwd]
         if is_bidirectional:
-            self.bwd = Cell(cell, input_size, hidden_size)
+            self.bwd = Cell(settings, input_size + fed_size)
             self.directions.append(self.bwd)
 
     def stacked(self, name: str) -> Tensor:
         """One weight of all directions, (D, ...)."""
+        if len(self.directions) == 1:
+            weight: Tensor = getattr(self.fwd, name)
+            return weight.unsqueeze(0)
         return torch.stack([getattr(direction, name) for direction in self.directions])
 
-    def forward(
-        self, inputs: Tensor | Tokens, start: CellState | None, ragged: Ragged | None
-    ) -> tuple[Tensor, CellState]:
-        """Run over a batch.
+    def run(self, gates: Tensor, start: CellState | None, ragged: Ragged | None) -> tuple[Tensor, CellState]:
+        """Run the recurrence.
 
         Parameters
         ----------
-        inputs : Tensor (B, T, E) or Tokens
+        gates : Tensor (D, T, B, G·H)
+            From `gates`.
         start : CellState or None
             (B, D·H) each; zero if None.
         ragged : Ragged or None
@@ -126,48 +161,57 @@ class Layer(nn.Module):
         last : CellState
             State after each row's last real step, (B, D·H) each.
         """
-        gates = self._gates(inputs, ragged)  # (D, T, B, G·H)
-        weight_hh = self.stacked("weight_hh")
-        D, B = gates.shape[0], gates.shape[2]
-        H = weight_hh.shape[-1]
-        h, *c = (
-            [gates.new_zeros(D, B, H)] * len(STATES[self.cell]._fields)
+        D, _, B = gates.shape[:3]
+        H = self.settings.hidden_size
+        kind = STATES[self.settings.cell]
+        first = (
+            [gates.new_zeros(D, B, H)] * len(kind._fields)
             if start is None
             else [part.view(B, D, H).transpose(0, 1) for part in start]
         )
-        states: tuple[Tensor, ...]
-        if self.cell == "lstm":
-            states = lstm_scan(gates, weight_hh, h, c[0])
-        else:
-            states = (gru_scan(gates, weight_hh, self.stacked("bias_hh"), h),)
+        states = self._scan(gates, *first)
         output = _in_order(states[0], None if D == 1 else ragged)
-        last = [_last(part, first, ragged) for part, first in zip(states, (h, *c), strict=True)]
-        return output, STATES[self.cell](*last)
+        return output, kind(*(_last(part, begin, ragged) for part, begin in zip(states, first, strict=True)))
 
-    def _gates(self, inputs: Tensor | Tokens, ragged: Ragged | None) -> Tensor:
+    def _scan(self, gates: Tensor, h: Tensor, *c: Tensor) -> tuple[Tensor, ...]:
+        weight = self.stacked("weight_hh")
+        if self.settings.cell == "lstm":
+            scan = lstm_scan if self.settings.forget_gate else lstm_ungated_scan
+            return scan(gates, weight, h, *c)
+        if self.settings.cell == "rnn":
+            return (rnn_scan(gates, weight, h, is_relu=self.settings.nonlinearity == "relu"),)
+        if self.has_inner_bias:
+            return (gru_scan(gates, weight, self.stacked("bias_hh"), h),)
+        return (gru_reset_before_scan(gates, weight, h),)
+
+    def gates(self, inputs: Tensor | Tokens, ragged: Ragged | None) -> Tensor:
         """Input part of all gates of all steps, (D, T, B, G·H): one product, or a gather from a table of products."""
-        weight_ih = self.stacked("weight_ih").transpose(1, 2)  # (D, E, G·H)
+        weight = self.stacked("weight_ih")[..., : self.input_size].transpose(1, 2)  # (D, E, G·H)
         bias = self.stacked("bias_ih")
-        if self.cell == "lstm":
+        if not self.has_inner_bias:
             bias = bias + self.stacked("bias_hh")
         bias = bias.unsqueeze(1)
-        D = len(bias)
-        if isinstance(inputs, Tokens) and len(inputs.table) <= inputs.ids.numel():
-            # Fewer symbols than tokens: multiply the embedding table once instead of every token.
-            ids = _by_direction(inputs.ids, D, ragged)  # (D, T, B)
-            V, E = inputs.table.shape
-            table = torch.baddbmm(bias, inputs.table.expand(D, V, E), weight_ih).flatten(0, 1)
-            shift = torch.arange(D, device=ids.device).view(D, 1, 1) * V
-            gates = functional.embedding(ids + shift, table)
-            if inputs.offset is not None:
-                gates = gates + (inputs.offset @ weight_ih).unsqueeze(1)
-            return gates
-        x = inputs
-        if isinstance(x, Tokens):
-            embedded = functional.embedding(x.ids, x.table)
-            x = embedded if x.offset is None else embedded + x.offset.unsqueeze(1)
-        x = _by_direction(x, D, ragged)  # (D, T, B, E)
-        return torch.baddbmm(bias, x.flatten(1, 2), weight_ih).view(*x.shape[:3], -1)
+        if isinstance(inputs, Tokens):
+            if len(inputs.table) <= inputs.ids.numel():
+                return _looked_up(inputs, weight, bias, ragged)
+            inputs = inputs.embedded()
+        x = _by_direction(inputs, len(bias), ragged)  # (D, T, B, E)
+        return torch.baddbmm(bias, x.flatten(1, 2), weight).view(*x.shape[:3], -1)
+
+    def fed(self, vectors: Tensor) -> Tensor:
+        """What vectors (B, X) that are fed beside the input add to the gates of a step, (D, 1, B, G·H)."""
+        weight = self.stacked("weight_ih")[..., self.input_size :].transpose(1, 2)
+        return (vectors @ weight).unsqueeze(1)
+
+
+def _looked_up(inputs: Tokens, weight: Tensor, bias: Tensor, ragged: Ragged | None) -> Tensor:
+    """Gates where there are fewer symbols than tokens: multiply the embedding table once, not every token."""
+    D = len(bias)
+    V, E = inputs.table.shape
+    ids = _by_direction(inputs.ids, D, ragged)  # (D, T, B)
+    table = torch.baddbmm(bias, inputs.table.expand(D, V, E), weight).flatten(0, 1)
+    gates = functional.embedding(ids + torch.arange(D, device=ids.device).view(D, 1, 1) * V, table)
+    return gates if inputs.offset is None else gates + (inputs.offset @ weight).unsqueeze(1)
 
 
 class _Permuted(torch.autograd.Function):
@@ -225,74 +269,27 @@ class RecurrentLayers(nn.ModuleList):
     """A stack of layers with dropout between them."""
 
     def __init__(
-        self,
-        cell: config.Cell,
-        input_size: int,
-        *,
-        hidden_size: int,
-        num_layers: int,
-        is_bidirectional: bool,
-        dropout: float,
+        self, settings: config.Recurrent, input_size: int, *, fed_size: int = 0, is_bidirectional: bool = False
     ) -> None:
-        width = hidden_size * (2 if is_bidirectional else 1)
-        super().__init__(
-            Layer(cell, width if above else input_size, hidden_size, is_bidirectional=is_bidirectional)
-            for above in range(num_layers)
-        )
-        self.dropout = dropout
+        width = settings.hidden_size * (2 if is_bidirectional else 1)
+        above = [Layer(settings, width, is_bidirectional=is_bidirectional) for _ in range(settings.num_layers - 1)]
+        super().__init__([Layer(settings, input_size, fed_size=fed_size, is_bidirectional=is_bidirectional), *above])
+        self.dropout = settings.dropout
+
+    @property
+    def first(self) -> Layer:
+        """The lowest layer, whose gates the inputs make."""
+        return cast("Layer", self[0])
 
     def forward(
-        self, inputs: Tensor | Tokens, start: tuple[CellState, ...] | None, ragged: Ragged | None
+        self, gates: Tensor, start: tuple[CellState, ...] | None, ragged: Ragged | None
     ) -> tuple[Tensor, tuple[CellState, ...]]:
-        """Run all layers; arguments and results as in `Layer`, states one a layer."""
+        """Run all layers from the gates of the first; arguments and results as in `Layer`, states one a layer."""
         last = []
-        x: Tensor | Tokens = inputs
-        for number, layer in enumerate(self):
+        x = gates
+        for number, layer in enumerate(cast("Iterator[Layer]", iter(self))):
             if number:
-                assert isinstance(x, Tensor)
-                x = dropout(x, self.dropout, self.training)
-            x, state = layer(x, None if start is None else start[number], ragged)
+                x = layer.gates(dropout(x, self.dropout, self.training), ragged)
+            x, state = layer.run(x, None if start is None else start[number], ragged)
             last.append(state)
-        assert isinstance(x, Tensor)
         return x, tuple(last)
-
-
-class RecurrentEncoder(nn.Module):
-    """Embedding and recurrent layers over the symbols; features are memory entries of their own.
-
-    Every symbol's input carries the mean of the row's feature embeddings, and each feature stands in the memory after a
-    projection, so that attention can look at it. The order of features does not matter.
-    """
-
-    def __init__(self, settings: config.RecurrentEncoder, sizes: Sizes) -> None:
-        super().__init__()
-        E = settings.embedding_dim
-        self.dropout = settings.dropout
-        self.first_feature = sizes.source - sizes.features
-        self.embedding = nn.Embedding(sizes.source, E)
-        self.layers = RecurrentLayers(
-            settings.cell,
-            E,
-            hidden_size=settings.hidden_size,
-            num_layers=settings.num_layers,
-            is_bidirectional=settings.is_bidirectional,
-            dropout=settings.dropout,
-        )
-        if sizes.features:
-            self.feature_type = nn.Parameter(torch.empty(E))
-            self.features = nn.Linear(E, config.memory_size(settings))
-
-    def forward(self, source: Tensor, source_mask: Tensor) -> Encoded:
-        """Encode ids (B, S)."""
-        table = dropout(self.embedding.weight, self.dropout, self.training)
-        if not hasattr(self, "features"):
-            output, last = self.layers(Tokens(source, table), None, Ragged.from_mask(source_mask))
-        else:
-            is_feature = source >= self.first_feature
-            features = functional.embedding(source, table) + self.feature_type  # used at features only
-            weights = (is_feature & source_mask).to(features.dtype)
-            mean = weights.unsqueeze(1).bmm(features).squeeze(1) / weights.sum(1, keepdim=True).clamp(min=1)
-            ragged = Ragged.from_mask(source_mask & ~is_feature)
-            output, last = self.layers(Tokens(source, table, mean), None, ragged)
-            output = torch.where(is_feature.unsqueeze(-1), self.features(features), output)
-        return Encoded(dropout(output, self.dropout, self.training), source_mask, tuple(tuple(state) for state in last))

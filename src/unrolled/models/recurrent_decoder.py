@@ -1,4 +1,4 @@
-"""Recurrent decoder: attention after the cell (Luong et al. 2015), or a fixed vector alone (Sutskever et al. 2014)."""
+"""Recurrent decoder: its wirings of attention, and the fixed vector alone."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from unrolled import config
 from unrolled.models.attention import SCORES, masked_softmax
 from unrolled.models.contract import DecoderOutput, Encoded, detached, folded, selected
 from unrolled.models.dropout import dropout
-from unrolled.models.recurrent import STATES, CellState, GRUState, LSTMState, Ragged, RecurrentLayers, Tokens
-from unrolled.parameters import Sizes, starts_directly
+from unrolled.models.output import Output
+from unrolled.models.recurrent import STATES, CellState, LSTMState, Ragged, RecurrentLayers, Tokens
+from unrolled.parameters import Sizes, input_size, starts_directly
 
 __all__ = ["RecurrentDecoder", "RecurrentMemory", "RecurrentState"]
 
 
 class RecurrentMemory(NamedTuple):
-    """Encoder output (B, S, M), its mask (B, S), its keys (B, S, H) where there is attention, and the start states."""
+    """A batch of sources as a recurrent decoder reads it.
+
+    Encoder output (B, S, M), its mask (B, S), its keys (B, S, H) where there is attention, the fixed vector (B, M)
+    where it is fed at every step, and the start states.
+    """
 
     output: Tensor
     mask: Tensor
     keys: Tensor | None
+    vector: Tensor | None
     start: tuple[CellState, ...]
 
     def select(self, sources: Tensor) -> Self:
@@ -31,9 +37,10 @@ class RecurrentMemory(NamedTuple):
 
 
 class RecurrentState(NamedTuple):
-    """One cell state a layer."""
+    """One cell state a layer, and with input feeding the attended vector s̃ of the step before, (B, H)."""
 
     layers: tuple[CellState, ...]
+    attended: Tensor | None
 
     def select(self, rows: Tensor) -> Self:
         """Independent state of these rows; repeats are allowed."""
@@ -45,68 +52,91 @@ class RecurrentState(NamedTuple):
 
     def restarted(self, rows: Tensor, start: RecurrentState) -> RecurrentState:
         """State with these rows (B,) taken back to their start."""
-        pairs = zip(self.layers, start.layers, strict=True)
-        return RecurrentState(tuple(_chosen(rows.unsqueeze(1), begin, now) for now, begin in pairs))
+        return _chosen(rows.unsqueeze(1), start, self)
 
 
-def _chosen(rows: Tensor, yes: CellState, no: CellState) -> CellState:
-    return type(no)(*(torch.where(rows, a, b) for a, b in zip(yes, no, strict=True)))
+def _chosen(rows: Tensor, yes: RecurrentState, no: RecurrentState) -> RecurrentState:
+    """Row by row one state or the other; rows (B, 1)."""
+    layers = tuple(
+        type(b)(*(torch.where(rows, *parts) for parts in zip(a, b, strict=True)))
+        for a, b in zip(yes.layers, no.layers, strict=True)
+    )
+    if yes.attended is None or no.attended is None:
+        return RecurrentState(layers, None)
+    return RecurrentState(layers, torch.where(rows, yes.attended, no.attended))
 
 
-class Start(nn.Module):
-    """Projection of an encoder's final state to one layer's start state: ``h = tanh(W h + b)``, ``c = W c + b``."""
+class ProjectedStart(nn.Module):
+    """From an encoder's final state to one layer's start state: ``h = tanh(W h + b)``, ``c = W c + b``."""
 
-    def __init__(self, cell: config.Cell, memory_size: int, hidden_size: int) -> None:
+    def __init__(self, settings: config.RecurrentDecoder, memory_size: int) -> None:
         super().__init__()
-        self.h = nn.Linear(memory_size, hidden_size)
-        if cell == "lstm":
-            self.c = nn.Linear(memory_size, hidden_size)
+        self.kind = STATES[settings.cell]
+        self.h = nn.Linear(memory_size, settings.hidden_size)
+        if self.kind is LSTMState:
+            self.c = nn.Linear(memory_size, settings.hidden_size)
 
     def forward(self, final: tuple[Tensor, ...]) -> CellState:
         """Start state (B, H); an LSTM after an encoder without cells starts both halves from its one vector."""
-        h = torch.tanh(self.h(final[0]))
-        if not hasattr(self, "c"):
-            return GRUState(h)
-        return LSTMState(h, self.c(final[-1]))
+        parts = [torch.tanh(self.h(final[0]))]
+        if self.kind is LSTMState:
+            parts.append(self.c(final[-1]))
+        return self.kind(*parts)
+
+
+class LearnedStart(nn.Module):
+    """One start state for every source."""
+
+    def __init__(self, settings: config.RecurrentDecoder) -> None:
+        super().__init__()
+        self.kind = STATES[settings.cell]
+        for part in self.kind._fields:
+            self.register_parameter(part, nn.Parameter(torch.empty(settings.hidden_size)))
+
+    def forward(self, batch_size: int) -> CellState:
+        """Start state (B, H)."""
+        return self.kind(*(getattr(self, part).expand(batch_size, -1) for part in self.kind._fields))
 
 
 class RecurrentDecoder(nn.Module):
-    """Recurrent layers over the target, attention to the source after them.
+    """Recurrent layers over the target, with attention to the source.
 
-    Under teacher forcing every input is known in advance: one recurrence, then attention of all steps at once.
-    ``s̃ = tanh(W_c [context; s])`` and ``logits = W_s s̃ + b`` (Luong et al. 2015, eq. 5 and 6).
+    `luong`: ``s̃ = tanh(W_c [context; s])`` after the cell and ``logits = W_s s̃ + b`` (Luong et al. 2015, eq. 5 and 6).
+    Under teacher forcing all inputs are known in advance: one recurrence, then attention of all steps at once.
+    `luong_input_feeding`: s̃ of the step before is part of the cell's input (section 3.3 there).
+    `bahdanau`: the state before the cell asks, the context is part of the cell's input, and the readout is
+    ``tanh(W_c [s; context; embedding])`` (Bahdanau et al. 2014, appendix A.2, tanh in place of maxout).
     """
 
     def __init__(self, settings: config.RecurrentDecoder, encoder: config.Encoder, sizes: Sizes) -> None:
         super().__init__()
-        H, M = settings.hidden_size, config.memory_size(encoder)
-        self.cell = settings.cell
-        self.dropout = settings.dropout
-        self.embedding = nn.Embedding(sizes.target, settings.embedding_dim)
-        self.layers = RecurrentLayers(
-            settings.cell,
-            settings.embedding_dim,
-            hidden_size=H,
-            num_layers=settings.num_layers,
-            is_bidirectional=False,
-            dropout=settings.dropout,
-        )
-        if not starts_directly(encoder, settings):
-            self.start = nn.ModuleList(Start(settings.cell, M, H) for _ in range(settings.num_layers))
+        E, H, M = settings.embedding_dim, settings.hidden_size, config.memory_size(encoder)
+        self.settings = settings
+        self.embedding = nn.Embedding(sizes.target, E)
+        self.layers = RecurrentLayers(settings, E, fed_size=input_size(settings, M) - E)
+        if settings.start == "learned":
+            self.start = nn.ModuleList(LearnedStart(settings) for _ in range(settings.num_layers))
+        elif not starts_directly(encoder, settings):
+            self.start = nn.ModuleList(ProjectedStart(settings, M) for _ in range(settings.num_layers))
         if settings.attention != "none":
             self.attention = SCORES[settings.attention](M, H)
-            self.combine = nn.Linear(M + H, H)
-        self.output = nn.Linear(H, sizes.target)
+            self.combine = nn.Linear(M + H + (E if settings.wiring == "bahdanau" else 0), H)
+        self.output = Output(H, sizes.target, is_tied=settings.tie_embeddings)
+
+    # --- once a source -----------------------------------------------------------------------------------------------
 
     def prepare(self, encoded: Encoded) -> RecurrentMemory:
         """Compute once a source what every step needs."""
         keys = self.attention.keys(encoded.output) if hasattr(self, "attention") else None
-        return RecurrentMemory(encoded.output, encoded.mask, keys, self._start(encoded))
-
-    def _start(self, encoded: Encoded) -> tuple[CellState, ...]:
-        if not hasattr(self, "start"):
-            return tuple(STATES[self.cell](*final) for final in encoded.finals)
         finals = encoded.finals or ((_masked_mean(encoded.output, encoded.mask),),)
+        vector = finals[-1][0] if self.settings.vector_every_step else None
+        return RecurrentMemory(encoded.output, encoded.mask, keys, vector, self._start(finals))
+
+    def _start(self, finals: tuple[tuple[Tensor, ...], ...]) -> tuple[CellState, ...]:
+        if not hasattr(self, "start"):
+            return tuple(STATES[self.settings.cell](*final) for final in finals)
+        if self.settings.start == "learned":
+            return tuple(start(len(finals[0][0])) for start in self.start)
         lowest = len(finals) - len(self.start)  # the top layers of both stacks are aligned
         return tuple(start(finals[max(0, lowest + number)]) for number, start in enumerate(self.start))
 
@@ -116,7 +146,10 @@ class RecurrentDecoder(nn.Module):
         start = memory.start
         if beams > 1:
             start = selected(start, torch.arange(batch_size, device=memory.mask.device) // beams)
-        return RecurrentState(start)
+        is_fed = self.settings.wiring == "luong_input_feeding"
+        return RecurrentState(start, torch.zeros_like(start[-1].h) if is_fed else None)
+
+    # --- steps -------------------------------------------------------------------------------------------------------
 
     def forward(
         self,
@@ -128,21 +161,71 @@ class RecurrentDecoder(nn.Module):
         need_attention: bool,
     ) -> DecoderOutput:
         """Decode ids (R, n); R is a multiple of the number of sources."""
-        table = dropout(self.embedding.weight, self.dropout, self.training)
-        ragged = None if mask is None else Ragged.from_mask(mask)
-        hidden, layers = self.layers(Tokens(tokens, table), state.layers, ragged)
-        attention = None
-        if memory.keys is not None:
-            hidden, attention = self._attend(hidden, memory)
-        logits = self.output(dropout(hidden, self.dropout, self.training))
-        return DecoderOutput(logits, RecurrentState(layers), attention if need_attention else None)
+        inputs = Tokens(tokens, dropout(self.embedding.weight, self.settings.dropout, self.training))
+        is_sequential = self.settings.wiring != "luong"
+        run = self._step_by_step if is_sequential else self._all_at_once
+        features, attention, state = run(inputs, memory, state, mask)
+        features = dropout(features, self.settings.dropout, self.training)
+        logits = self.output(features, self.embedding.weight)
+        return DecoderOutput(logits, state, attention if need_attention else None)
 
-    def _attend(self, hidden: Tensor, memory: RecurrentMemory) -> tuple[Tensor, Tensor]:
-        query = folded(hidden, len(memory.mask))  # (B, k·n, H)
-        weights = masked_softmax(self.attention(query, memory.keys), memory.mask.unsqueeze(1))
-        context = torch.bmm(weights, memory.output).view(*hidden.shape[:2], -1)  # (R, n, M)
-        attended = torch.tanh(self.combine(torch.cat([context, hidden], dim=-1)))
-        return attended, weights.view(*hidden.shape[:2], -1)
+    def _all_at_once(
+        self, inputs: Tokens, memory: RecurrentMemory, state: RecurrentState, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, RecurrentState]:
+        gates = self.layers.first.gates(inputs, None)
+        if memory.vector is not None:
+            beams = len(inputs.ids) // len(memory.mask)
+            gates = gates + self.layers.first.fed(memory.vector.repeat_interleave(beams, dim=0))
+        ragged = None if mask is None else Ragged.from_mask(mask)
+        hidden, layers = self.layers(gates, state.layers, ragged)
+        if memory.keys is None:
+            return hidden, None, RecurrentState(layers, None)
+        context, weights = self._attend(hidden, memory)
+        return self._combined(context, hidden), weights, RecurrentState(layers, None)
+
+    def _step_by_step(
+        self, inputs: Tokens, memory: RecurrentMemory, state: RecurrentState, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, RecurrentState]:
+        step = self._bahdanau_step if self.settings.wiring == "bahdanau" else self._input_feeding_step
+        all_gates = self.layers.first.gates(inputs, None)
+        features, attention = [], []
+        for t, gates in enumerate(all_gates.split(1, dim=1)):
+            feature, weights, after = step(gates, memory, state)
+            state = after if mask is None else _chosen(mask[:, t : t + 1], after, state)
+            features.append(feature)
+            attention.append(weights)
+        joined = torch.cat(features, dim=1)
+        if self.settings.wiring == "bahdanau":
+            joined = self._combined(joined, inputs.embedded())
+        return joined, torch.cat(attention, dim=1), state
+
+    def _input_feeding_step(
+        self, gates: Tensor, memory: RecurrentMemory, state: RecurrentState
+    ) -> tuple[Tensor, Tensor, RecurrentState]:
+        """Cell of [embedding; s̃ before], attention, s̃ (R, 1, H)."""
+        assert state.attended is not None
+        hidden, layers = self.layers(gates + self.layers.first.fed(state.attended), state.layers, None)
+        context, weights = self._attend(hidden, memory)
+        attended = self._combined(context, hidden)
+        return attended, weights, RecurrentState(layers, attended.squeeze(1))
+
+    def _bahdanau_step(
+        self, gates: Tensor, memory: RecurrentMemory, state: RecurrentState
+    ) -> tuple[Tensor, Tensor, RecurrentState]:
+        """Attention of the state before, cell of [embedding; context], [s; context] (R, 1, H + M) for the readout."""
+        context, weights = self._attend(state.layers[-1].h.unsqueeze(1), memory)
+        hidden, layers = self.layers(gates + self.layers.first.fed(context.squeeze(1)), state.layers, None)
+        return torch.cat([hidden, context], dim=-1), weights, RecurrentState(layers, None)
+
+    def _attend(self, query: Tensor, memory: RecurrentMemory) -> tuple[Tensor, Tensor]:
+        """Contexts (R, n, M) and weights (R, n, S) of queries (R, n, H)."""
+        R, n = query.shape[:2]
+        scores = self.attention(folded(query, len(memory.mask)), memory.keys)  # (B, k·n, S)
+        weights = masked_softmax(scores, memory.mask.unsqueeze(1))
+        return torch.bmm(weights, memory.output).view(R, n, -1), weights.view(R, n, -1)
+
+    def _combined(self, *parts: Tensor) -> Tensor:
+        return torch.tanh(self.combine(torch.cat(parts, dim=-1)))
 
 
 def _masked_mean(output: Tensor, mask: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from unrolled import config
 from unrolled.models.contract import DecoderOutput
-from unrolled.models.recurrent import RecurrentEncoder
 from unrolled.models.recurrent_decoder import RecurrentDecoder
+from unrolled.models.recurrent_encoder import RecurrentEncoder
 from unrolled.models.transformer import TransformerDecoder, TransformerEncoder
 from unrolled.parameters import Sizes
 

@@ -1,4 +1,4 @@
-"""Transformer encoder and decoder, pre-norm (Vaswani et al. 2017; norms first as in Xiong et al. 2020)."""
+"""Transformer encoder and decoder (Vaswani et al. 2017); norms first as in Xiong et al. 2020, or last as in 2017."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unrolled import config
+from unrolled.errors import ShapeError
 from unrolled.models.attention import dot_product_attention, dot_product_weights, join_heads, split_heads
 from unrolled.models.contract import DecoderOutput, Encoded, detached, folded, real_lengths, selected
 from unrolled.models.dropout import dropout
+from unrolled.models.output import Output
 from unrolled.models.positions import rotated, sinusoids
 from unrolled.parameters import Sizes
 
@@ -20,17 +22,83 @@ __all__ = ["Cache", "TransformerDecoder", "TransformerEncoder", "TransformerMemo
 
 
 class FeedForward(nn.Module):
-    """``W_2 relu(W_1 x + b_1) + b_2``."""
+    """``W_2 f(W_1 x + b_1) + b_2``, f ReLU or GELU; `swiglu`: ``W_2 (silu(W_g x + b_g) ⊙ (W_1 x + b_1)) + b_2``."""
 
-    def __init__(self, d_model: int, d_ff: int, *, dropout: float) -> None:
+    def __init__(self, settings: config.Transformer) -> None:
         super().__init__()
-        self.dropout = dropout
-        self.up = nn.Linear(d_model, d_ff)
-        self.down = nn.Linear(d_ff, d_model)
+        self.dropout = settings.dropout
+        self.activation = settings.activation
+        if settings.activation == "swiglu":
+            self.gate = nn.Linear(settings.d_model, settings.d_ff)
+        self.up = nn.Linear(settings.d_model, settings.d_ff)
+        self.down = nn.Linear(settings.d_ff, settings.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        y: Tensor = self.down(dropout(functional.relu(self.up(x)), self.dropout, self.training))
+        hidden: Tensor = self.up(x)
+        if self.activation == "relu":
+            hidden = functional.relu(hidden)
+        elif self.activation == "gelu":
+            hidden = functional.gelu(hidden)
+        else:
+            hidden = functional.silu(self.gate(x)) * hidden
+        y: Tensor = self.down(dropout(hidden, self.dropout, self.training))
+        return y
+
+
+class Block(nn.Module):
+    """Residual sublayers with their norms before (``x + f(norm(x))``) or after (``norm(x + f(x))``)."""
+
+    def __init__(self, settings: config.Transformer) -> None:
+        super().__init__()
+        self.is_pre = settings.norm == "pre"
+        self.dropout = settings.dropout
+
+    def inward(self, norm: nn.Module, x: Tensor) -> Tensor:
+        """What the sublayer reads."""
+        y: Tensor = norm(x) if self.is_pre else x
+        return y
+
+    def outward(self, norm: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The stream x with the sublayer's y in it."""
+        x = x + dropout(y, self.dropout, self.training)
+        normed: Tensor = x if self.is_pre else norm(x)
+        return normed
+
+
+class Embedding(nn.Module):
+    """What encoder and decoder share at their two ends: symbols with positions below, a last norm above."""
+
+    def __init__(self, settings: config.Transformer, num_symbols: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embedding = nn.Embedding(num_symbols, settings.d_model)
+        if settings.positions == "learned":
+            self.positions = nn.Embedding(settings.max_positions, settings.d_model)
+        if settings.norm == "pre":
+            self.norm = nn.LayerNorm(settings.d_model)
+
+    def marks(self, positions: Tensor) -> Tensor | float:
+        """What is added to the symbols at these positions: (..., D), or nothing with rotary positions.
+
+        Raises
+        ------
+        ShapeError
+            Where the table of learned positions ends.
+        """
+        if self.settings.positions == "rotary":
+            return 0.0
+        if self.settings.positions == "sinusoidal":
+            return sinusoids(positions, self.settings.d_model).to(self.embedding.weight.dtype)
+        last, limit = int(positions.max()), self.settings.max_positions
+        if last >= limit:
+            raise ShapeError(f"a sequence of {last + 1} symbols, but positions=learned end at {limit} (max_positions)")
+        table: Tensor = self.positions(positions)
+        return table
+
+    def normed(self, x: Tensor) -> Tensor:
+        """The stream at the top."""
+        y: Tensor = self.norm(x) if self.settings.norm == "pre" else x
         return y
 
 
@@ -55,62 +123,50 @@ class SelfAttention(nn.Module):
 # --- encoder ---------------------------------------------------------------------------------------------------------
 
 
-class EncoderLayer(nn.Module):
-    """``x += attention(norm(x))``, ``x += feed_forward(norm(x))``."""
+class EncoderLayer(Block):
+    """Self-attention, then feed-forward."""
 
     def __init__(self, settings: config.TransformerEncoder) -> None:
-        super().__init__()
+        super().__init__(settings)
         D = settings.d_model
-        self.dropout = settings.dropout
         self.norm1 = nn.LayerNorm(D)
         self.attention = SelfAttention(D, settings.num_heads, is_rotary=settings.positions == "rotary")
         self.norm2 = nn.LayerNorm(D)
-        self.ff = FeedForward(D, settings.d_ff, dropout=settings.dropout)
+        self.ff = FeedForward(settings)
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D); `mask` (B, 1, 1, S)."""
-        query, keys, values = self.attention.project(self.norm1(x), positions)
-        attended = self.attention.out(join_heads(dot_product_attention(query, keys, values, mask)))
-        x = x + dropout(attended, self.dropout, self.training)
-        return x + dropout(self.ff(self.norm2(x)), self.dropout, self.training)
+        query, keys, values = self.attention.project(self.inward(self.norm1, x), positions)
+        context = join_heads(dot_product_attention(query, keys, values, mask))
+        x = self.outward(self.norm1, x, self.attention.out(context))
+        return self.outward(self.norm2, x, self.ff(self.inward(self.norm2, x)))
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(Embedding):
     """Symbols with positions; features are tokens with a type embedding and no position."""
 
     def __init__(self, settings: config.TransformerEncoder, sizes: Sizes) -> None:
-        super().__init__()
-        self.dropout = settings.dropout
-        self.is_sinusoidal = settings.positions == "sinusoidal"
+        super().__init__(settings, sizes.source)
         self.first_feature = sizes.source - sizes.features
-        self.embedding = nn.Embedding(sizes.source, settings.d_model)
         if sizes.features:
             self.feature_type = nn.Parameter(torch.empty(settings.d_model))
         self.layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.num_layers))
-        self.norm = nn.LayerNorm(settings.d_model)
 
     def forward(self, source: Tensor, source_mask: Tensor) -> Encoded:
         """Encode ids (B, S)."""
-        positions = torch.arange(source.shape[1], device=source.device).expand_as(source)
-        x = self.embedding(source)
+        steps = torch.arange(source.shape[1], device=source.device)
+        positions = steps.expand_as(source)
+        marks = self.marks(steps)
         if hasattr(self, "feature_type"):
             is_feature = source >= self.first_feature
             positions = positions.masked_fill(is_feature, 0)
-            marks = is_feature.unsqueeze(-1) * self.feature_type
-            x = x + (
-                torch.where(is_feature.unsqueeze(-1), marks, self._marks(positions, x)) if self.is_sinusoidal else marks
-            )
-        elif self.is_sinusoidal:
-            x = x + self._marks(positions[:1], x)
-        x = dropout(x, self.dropout, self.training)
+            symbol_marks = torch.as_tensor(marks, dtype=self.feature_type.dtype, device=source.device)
+            marks = torch.where(is_feature.unsqueeze(-1), self.feature_type, symbol_marks)
+        x = dropout(self.embedding(source) + marks, self.settings.dropout, self.training)
         allowed = source_mask[:, None, None, :]
         for layer in self.layers:
             x = layer(x, positions, allowed)
-        return Encoded(self.norm(x), source_mask, ())
-
-    @staticmethod
-    def _marks(positions: Tensor, x: Tensor) -> Tensor:
-        return sinusoids(positions, x.shape[-1]).to(x.dtype)
+        return Encoded(self.normed(x), source_mask, ())
 
 
 # --- decoder ---------------------------------------------------------------------------------------------------------
@@ -196,19 +252,18 @@ class CrossAttention(nn.Module):
         return attended, weights.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
-class DecoderLayer(nn.Module):
-    """Self-attention over the past, attention to the memory, feed-forward; each after a norm and added to x."""
+class DecoderLayer(Block):
+    """Self-attention over the past, attention to the memory, feed-forward."""
 
     def __init__(self, settings: config.TransformerDecoder, memory_size: int) -> None:
-        super().__init__()
+        super().__init__(settings)
         D = settings.d_model
-        self.dropout = settings.dropout
         self.norm1 = nn.LayerNorm(D)
         self.attention = SelfAttention(D, settings.num_heads, is_rotary=settings.positions == "rotary")
         self.norm2 = nn.LayerNorm(D)
         self.cross = CrossAttention(D, memory_size, settings.num_heads)
         self.norm3 = nn.LayerNorm(D)
-        self.ff = FeedForward(D, settings.d_ff, dropout=settings.dropout)
+        self.ff = FeedForward(settings)
 
     def forward(
         self,
@@ -222,39 +277,30 @@ class DecoderLayer(nn.Module):
         need_attention: bool,
     ) -> tuple[Tensor, Cache, Tensor | None]:
         """(R, n, D) → (R, n, D), with the past grown by n; `allowed` None means causal without a past."""
-        query, keys, values = self.attention.project(self.norm1(x), positions)
+        query, keys, values = self.attention.project(self.inward(self.norm1, x), positions)
         cache = past.grown(keys, values)
-        context = dot_product_attention(query, *cache, allowed, causal=allowed is None and query.shape[2] > 1)
-        x = x + dropout(self.attention.out(join_heads(context)), self.dropout, self.training)
-        attended, weights = self.cross(self.norm2(x), memory, memory_mask, need_attention=need_attention)
-        x = x + dropout(attended, self.dropout, self.training)
-        return x + dropout(self.ff(self.norm3(x)), self.dropout, self.training), cache, weights
+        is_causal = allowed is None and query.shape[2] > 1
+        context = join_heads(dot_product_attention(query, *cache, allowed, causal=is_causal))
+        x = self.outward(self.norm1, x, self.attention.out(context))
+        attended, weights = self.cross(self.inward(self.norm2, x), memory, memory_mask, need_attention=need_attention)
+        x = self.outward(self.norm2, x, attended)
+        return self.outward(self.norm3, x, self.ff(self.inward(self.norm3, x))), cache, weights
 
 
-class TransformerDecoder(nn.Module):
+class TransformerDecoder(Embedding):
     """Decoder layers over the target with a key-value cache."""
 
     def __init__(self, settings: config.TransformerDecoder, encoder: config.Encoder, sizes: Sizes) -> None:
-        super().__init__()
-        D = settings.d_model
+        super().__init__(settings, sizes.target)
+        D, M = settings.d_model, config.memory_size(encoder)
         self.head_shape = (settings.num_heads, D // settings.num_heads)
-        self.dropout = settings.dropout
-        self.is_sinusoidal = settings.positions == "sinusoidal"
-        self.embedding = nn.Embedding(sizes.target, D)
-        self.layers = nn.ModuleList(
-            DecoderLayer(settings, config.memory_size(encoder)) for _ in range(settings.num_layers)
-        )
-        self.norm = nn.LayerNorm(D)
-        self.output = nn.Linear(D, sizes.target)
+        self.layers = nn.ModuleList(DecoderLayer(settings, M) for _ in range(settings.num_layers))
+        self.output = Output(D, sizes.target, is_tied=settings.tie_embeddings)
 
     def prepare(self, encoded: Encoded) -> TransformerMemory:
         """Compute once a source the keys and values of every layer."""
-        return TransformerMemory(
-            encoded.mask, tuple(layer.cross.prepare(encoded.output) for layer in self._decoder_layers())
-        )
-
-    def _decoder_layers(self) -> Iterator[DecoderLayer]:
-        return cast("Iterator[DecoderLayer]", iter(self.layers))
+        layers = cast("Iterator[DecoderLayer]", iter(self.layers))
+        return TransformerMemory(encoded.mask, tuple(layer.cross.prepare(encoded.output) for layer in layers))
 
     def initial_state(self, memory: TransformerMemory, batch_size: int) -> TransformerState:
         """Nothing seen yet."""
@@ -278,10 +324,7 @@ class TransformerDecoder(nn.Module):
         positions = state.position.unsqueeze(1) + torch.arange(n, device=tokens.device)
         valid = _valid(state.valid, mask, past, tokens)
         allowed = _allowed(valid, past, n, tokens.device)
-        x = self.embedding(tokens)
-        if self.is_sinusoidal:
-            x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
-        x = dropout(x, self.dropout, self.training)
+        x = dropout(self.embedding(tokens) + self.marks(positions), self.settings.dropout, self.training)
         caches, weights = [], None
         for number, layer in enumerate(self.layers):
             x, cache, weights = layer(
@@ -295,8 +338,8 @@ class TransformerDecoder(nn.Module):
             )
             caches.append(cache)
         advanced = state.position + (n if mask is None else real_lengths(mask))
-        logits = self.output(self.norm(x))
         attention = None if weights is None else weights.mean(dim=1)
+        logits = self.output(self.normed(x), self.embedding.weight)
         return DecoderOutput(logits, TransformerState(tuple(caches), valid, advanced), attention)
 
 
