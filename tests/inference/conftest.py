@@ -26,7 +26,11 @@ def make_run(tmp_path):
     def make(name="run", *overrides, pairs=PAIRS, seed=1, spread=4.0):
         file = tmp_path / f"{name}.tsv"
         file.write_text(pairs, encoding="utf-8")
-        config = resolve(overrides=[*SMALL, *overrides])
+        switched = tuple(
+            name.removesuffix("type=transformer") for name in overrides if name.endswith("type=transformer")
+        )
+        small = [text for text in SMALL if not switched or not text.startswith(switched)]
+        config = resolve(overrides=[*small, *overrides])
         read = read_pairs(file, config.data)
         codec = Codec.fit(config.data, read.sources, read.targets, read.features)
         sizes = Sizes(len(codec.source), codec.source.num_features, len(codec.target))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -257,6 +260,48 @@ def test_what_cannot_be_loaded(tmp_path, make_run):
         load(make_run("other"), engine="numpy", device="cuda")
     with pytest.raises(ConfigError, match="device tpu is not there"):
         load(make_run("third"), engine="torch", device="tpu")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("model.encoder.cell=gru", "model.decoder.attention=none", "model.encoder.num_layers=2"),
+        ("model.encoder.type=transformer", "model.encoder.d_model=8", "model.encoder.d_ff=9"),
+        ("model.decoder.type=transformer", "model.decoder.d_model=8", "model.decoder.positions=rotary"),
+    ],
+)
+def test_both_engines_predict_the_same(make_run, overrides):
+    path = make_run("run", *overrides)
+    torch_model, numpy_model = load(path, engine="torch"), load(path, engine="numpy")
+    for ours, theirs in zip(torch_model.search(WORDS, num_best=3), numpy_model.search(WORDS, num_best=3), strict=True):
+        assert [item.text for item in ours] == [item.text for item in theirs]
+        assert [item.log_prob for item in ours] == pytest.approx([item.log_prob for item in theirs], rel=2e-5, abs=1e-5)
+    pairs = [("abc", "x y"), ("e", "z")]
+    assert torch_model.score(pairs) == pytest.approx(numpy_model.score(pairs), rel=2e-5, abs=1e-5)
+
+
+WITHOUT_TORCH = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Absent())
+import importlib.util
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find_spec(name, *rest)
+import unrolled
+print(unrolled.load(sys.argv[1]).predict(["abc", "", "de"]))
+"""
+
+
+def test_prediction_works_where_torch_is_not_installed(make_run):
+    path = make_run()
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stderr == ""
+    assert result.stdout == f"{load(path, engine='numpy').predict(['abc', '', 'de'])}\n"
 
 
 def test_without_torch_numpy_is_chosen(monkeypatch):
