@@ -69,6 +69,14 @@ def test_environment_is_replaced(run):
     assert Run.open(run.path).environment() == newer
 
 
+def test_any_shape_and_order_of_array_survives():
+    tensors = {"none": np.float32(3).reshape(()), "turned": np.arange(6.0).reshape(2, 3).T, "empty": np.zeros((0, 2))}
+    read = decode_tensors(encode_tensors(tensors), Path("x"))
+    for name, array in tensors.items():
+        assert read[name].shape == array.shape
+        np.testing.assert_array_equal(read[name], array)
+
+
 # --- refusals, each by name ---
 
 

@@ -29,7 +29,7 @@ _LENGTH_BYTES = 8
 
 def encode_tensors(tensors: Arrays) -> bytes:
     """Named arrays as the bytes of a safetensors file; equal arrays give equal bytes."""
-    return safetensors_numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+    return safetensors_numpy.save({name: np.asarray(array, order="C") for name, array in tensors.items()})
 
 
 def decode_tensors(content: bytes, where: Path) -> dict[str, NDArray[Any]]:

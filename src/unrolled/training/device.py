@@ -14,7 +14,7 @@ from torch import Tensor
 from unrolled.errors import ConfigError
 from unrolled.text import Batch
 
-__all__ = ["DeviceName", "choose_device", "on_device", "random_state", "seeded", "set_random_state"]
+__all__ = ["DeviceName", "choose_device", "on_device", "random_state", "seeded", "set_random_state", "to_host"]
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -44,6 +44,12 @@ def on_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor, Tenso
     if device.type == "cuda":
         tensors = tuple(tensor.pin_memory() for tensor in tensors)
     return tuple(tensor.to(device, non_blocking=True) for tensor in tensors)  # type: ignore[return-value]
+
+
+def to_host(tensor: Tensor) -> NDArray[Any]:
+    """Copy of a tensor's values as an array."""
+    array: NDArray[Any] = tensor.detach().to("cpu", copy=True).numpy()
+    return array
 
 
 @contextmanager

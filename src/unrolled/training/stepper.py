@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from unrolled import config
 from unrolled.models.contract import SequenceModel
 from unrolled.text import Batch
-from unrolled.training.device import on_device
+from unrolled.training.adamw import AdamW
+from unrolled.training.device import on_device, to_host
 from unrolled.training.objective import cross_entropy_sum
 
 __all__ = ["Launched", "StepNumbers", "Stepper"]
@@ -61,9 +62,9 @@ class Stepper:
 
     Notes
     -----
-    AdamW (Loshchilov & Hutter 2019) with decay on matrices only. The gradient is that of the mean over the labels of
-    the whole step, scaled down to `clip_norm` where its norm is larger. If the norm is not finite, the fused kernel is
-    told so by a flag on the device: weights, moments and step counts stay bit-identical, and the host need not wait.
+    The gradient is that of the mean over the labels of the whole step, scaled down to `clip_norm` where its norm is
+    larger. If the norm is not finite, the optimiser is told so by a flag on the device: weights, moments and step
+    counts stay bit-identical, and the host need not wait.
     """
 
     def __init__(self, model: nn.Module, settings: config.Training, *, device: torch.device) -> None:
@@ -72,7 +73,7 @@ class Stepper:
         self._settings = settings
         self._device = device
         self._named = dict(model.named_parameters())
-        self._optimizer = _adamw(self._named, settings.optimizer)
+        self._optimizer = AdamW(self._named, settings.optimizer)
 
     def launch(self, batches: Sequence[Batch], rate_factor: float) -> Launched:
         """Take one step over some micro-batches, without waiting for it.
@@ -86,7 +87,8 @@ class Stepper:
         """
         if not self.model.training:
             self.model.train()
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._named.values():
+            parameter.grad = None
         num_labels = sum(batch.num_labels for batch in batches)
         parts = [self._accumulate(batch, num_labels) for batch in batches if batch.num_labels]
         return self._apply(torch.stack(parts).sum(), rate_factor)
@@ -111,17 +113,13 @@ class Stepper:
         norms = torch.stack(torch._foreach_norm([*gradients.values()]))  # (P,)
         total = torch.linalg.vector_norm(norms)
         torch._foreach_mul_([*gradients.values()], (self._settings.optimizer.clip_norm / total).clamp(max=1.0))
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.learning_rate(rate_factor)
-        self._optimizer.found_inf = (~torch.isfinite(total)).to(total.dtype)  # type: ignore[attr-defined]
-        self._optimizer.step()
+        is_broken = (~torch.isfinite(total)).to(total.dtype)
+        self._optimizer.step(gradients, self.learning_rate(rate_factor), skip=is_broken)
         return Launched(list(gradients), torch.cat([torch.stack([loss, total]), norms]))
-
-    # --- weights and moments, by name --------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """Copy of the weights, on the host."""
-        return {name: _copied(parameter) for name, parameter in self._named.items()}
+        return {name: to_host(parameter) for name, parameter in self._named.items()}
 
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
@@ -130,37 +128,12 @@ class Stepper:
             parameter.copy_(torch.from_numpy(weights[name]))
 
     def moments(self) -> dict[str, NDArray[Any]]:
-        """Copy of the optimiser's state, on the host; names are `exp_avg/encoder.…`."""
-        return {
-            f"{kind}/{name}": _copied(value)
-            for name, parameter in self._named.items()
-            for kind, value in self._optimizer.state.get(parameter, {}).items()
-        }
+        """Copy of the optimiser's state, on the host."""
+        return self._optimizer.state()
 
     def load_moments(self, moments: Mapping[str, NDArray[Any]]) -> None:
         """Put an optimiser's state back."""
-        for key, value in moments.items():
-            kind, name = key.split("/", 1)
-            parameter = self._named[name]
-            self._optimizer.state[parameter][kind] = torch.from_numpy(value.copy()).to(parameter.device)
-
-
-def _adamw(named: Mapping[str, nn.Parameter], settings: config.Optimizer) -> torch.optim.AdamW:
-    """AdamW in one fused kernel; biases, norms and other vectors do not decay."""
-    matrices = [parameter for parameter in named.values() if parameter.ndim >= 2]
-    vectors = [parameter for parameter in named.values() if parameter.ndim < 2]
-    return torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=settings.learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.epsilon,
-        fused=True,
-    )
-
-
-def _copied(tensor: Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = tensor.detach().to("cpu", copy=True).numpy()
-    return array
+        self._optimizer.load_state(moments)
 
 
 def _is_finite(number: float) -> bool:
