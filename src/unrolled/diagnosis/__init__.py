@@ -1,1 +1,63 @@
-"""."""
+"""Why does it not learn? Checks and measurements for any `torch.nn.Module` or callable.
+
+`examine(model, batch)` runs everything that applies and returns findings, worst first. Each has one of the names in
+`FAULTS`. Nothing is printed, and the model is left as it was found.
+"""
+
+from unrolled.diagnosis.activity import Activations, Activity, activations
+from unrolled.diagnosis.adapter import Adapter
+from unrolled.diagnosis.attention import AttentionNumbers, attention_numbers, check_attention
+from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding, check_source
+from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
+from unrolled.diagnosis.examine import Examination, examine
+from unrolled.diagnosis.findings import FAULTS, Fault, Finding, Where
+from unrolled.diagnosis.flow import GradientFlow, gradient_flow
+from unrolled.diagnosis.memory import (
+    ForgetGates,
+    JacobianNorms,
+    check_forget_bias,
+    check_memory,
+    forget_gates,
+    jacobian_norms,
+)
+from unrolled.diagnosis.objective import check_first_loss, check_labels, check_overfits_one_batch, check_overlap
+from unrolled.diagnosis.stepping import check_state_handling, check_stepwise, detached
+
+__all__ = [
+    "FAULTS",
+    "Activations",
+    "Activity",
+    "Adapter",
+    "AttentionNumbers",
+    "Batch",
+    "Examination",
+    "Fault",
+    "Finding",
+    "ForgetGates",
+    "GradientFlow",
+    "JacobianNorms",
+    "Where",
+    "activations",
+    "attention_numbers",
+    "check_attention",
+    "check_batch_independence",
+    "check_causal",
+    "check_eval_mode",
+    "check_finite",
+    "check_first_loss",
+    "check_forget_bias",
+    "check_labels",
+    "check_memory",
+    "check_overfits_one_batch",
+    "check_overlap",
+    "check_padding",
+    "check_source",
+    "check_state_handling",
+    "check_stepwise",
+    "detached",
+    "examine",
+    "forget_gates",
+    "gradient_flow",
+    "jacobian_norms",
+]

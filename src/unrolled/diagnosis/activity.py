@@ -1,0 +1,123 @@
+"""Units that no longer respond: rectified ones that are never active, tanh and sigmoid ones that are always flat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unrolled.diagnosis.adapter import Adapter, Subject
+from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.findings import Finding, Where, finding
+from unrolled.diagnosis.memory import _gates_of
+from unrolled.diagnosis.operations import Nonlinearity, observed
+from unrolled.diagnosis.recurrence import opened
+from unrolled.diagnosis.untouched import untouched
+
+__all__ = ["Activations", "Activity", "activations"]
+
+FEWEST_ROWS = 16
+FAR = 6.0
+"""A unit whose input lies this many standard deviations under 0 is dead: even for normal inputs it is active once in a
+billion positions, while a unit that is merely rare lies nearer."""
+DEAD = 0.25
+FLAT = 0.05
+"""Mean slope, relative to the steepest, under which a layer is saturated: it passes a twentieth of the gradient."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """One nonlinearity on one batch.
+
+    Attributes
+    ----------
+    module : str
+    kind : str
+        `relu`, `tanh`, `sigmoid`, or a gate: `input gate`, `reset gate`, …
+    dead : float
+        Share of units that are never active (relu only).
+    slope : float
+        Mean slope relative to the steepest: 1 in the middle, 0 saturated (relu: share of active values).
+    """
+
+    module: str
+    kind: str
+    dead: float
+    slope: float
+
+
+@dataclass(frozen=True)
+class Activations:
+    """All nonlinearities of a model, and what is wrong with them."""
+
+    layers: tuple[Activity, ...]
+    findings: tuple[Finding, ...]
+
+
+def activations(model: Any, batch: Any, *, adapter: Adapter | None = None) -> Activations:
+    """Measure every relu, tanh and sigmoid of a model, functional ones and gates of recurrent layers included.
+
+    An open forget gate (and a GRU's z that keeps the old state) is flat and right, so these two are left out.
+    """
+    subject, batch = Subject(model, adapter), Batch.of(batch)
+    with untouched(subject.module), subject.mode():
+        with observed(subject) as operations:
+            logits = subject.logits(batch)
+        seen = [one for one in operations.nonlinearities() if not _is_inside(one, subject, logits)]
+        with torch.no_grad(), opened(subject) as runs:
+            subject.logits(batch)
+    layers = [_measured(one) for one in seen if len(one.before) >= FEWEST_ROWS]
+    for run in runs:
+        names = {
+            "lstm": {0: "input gate", 2: "candidate", 3: "output gate"},
+            "gru": {2: "candidate"},
+            "rnn": {0: "state"},
+        }
+        values = _gates_of(run)
+        for place, kind in names[run.direction.weights.cell].items():
+            layers.append(_of_gate(run.direction.name, kind, values[place], is_relu=run.direction.weights.is_relu))
+    return Activations(tuple(layers), tuple(_findings(layers, subject)))
+
+
+def _is_inside(one: Nonlinearity, subject: Subject, logits: Tensor) -> bool:
+    """Gates of recurrent layers are measured by name; the model's own output may be as flat as it likes."""
+    part = None if subject.module is None else subject.module.get_submodule(one.module)
+    is_recurrent = isinstance(part, nn.RNNBase | nn.RNNCellBase)
+    is_output = one.after.numel() == logits.numel() and torch.equal(one.after.flatten(), logits.detach().flatten())
+    return is_recurrent or is_output or hasattr(part, "directions")
+
+
+def _measured(one: Nonlinearity) -> Activity:
+    if one.kind == "relu":
+        mean, deviation = one.before.double().mean(0), one.before.double().std(0)
+        dead = (one.before <= 0).all(0) & (mean + FAR * deviation < 0)
+        return Activity(one.module, "relu", float(dead.double().mean()), float((one.before > 0).double().mean()))
+    return Activity(one.module, one.kind, 0.0, _slope(one.kind, one.after))
+
+
+def _slope(kind: str, after: Tensor) -> float:
+    after = after.double()
+    slope = 4 * after * (1 - after) if kind == "sigmoid" else 1 - after.square()
+    return float(slope.mean())
+
+
+def _of_gate(name: str, kind: str, values: Tensor, *, is_relu: bool) -> Activity:
+    if is_relu:
+        active = (values > 0).double()
+        return Activity(name, kind, float((active.sum(0) == 0).double().mean()), float(active.mean()))
+    return Activity(name, kind, 0.0, _slope("sigmoid" if kind.endswith("gate") else "tanh", values))
+
+
+def _findings(layers: list[Activity], subject: Subject) -> list[Finding]:
+    found: dict[tuple[str, str], Finding] = {}
+    for layer in layers:
+        where = Where(layer.module or subject.name)
+        if layer.dead >= DEAD:
+            measured = f"{layer.dead:.0%} of the units after {layer.kind} are 0 everywhere and far from active"
+            found.setdefault(("dead_units", str(where)), finding("dead_units", measured, where=where))
+        elif layer.kind != "relu" and layer.slope < FLAT:
+            measured = f"mean slope of the {layer.kind} is {layer.slope:.2g} of the steepest"
+            found.setdefault(("saturated_units", str(where)), finding("saturated_units", measured, where=where))
+    return list(found.values())

@@ -1,0 +1,184 @@
+"""The batch that checks work on, and the changes they make to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_columns
+
+from unrolled.errors import ShapeError
+
+__all__ = ["Batch"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of examples; only `inputs` is needed.
+
+    Attributes
+    ----------
+    inputs : Tensor
+        What the model (for pairs: its decoder) reads, token ids `(B, T)` or real vectors `(B, T, F)`.
+    labels : Tensor or None
+        What the output at each step is trained to be, `(B, T)`.
+    source : Tensor or None
+        What the encoder reads, `(B, S)` or `(B, S, F)`.
+    source_mask : Tensor or None
+        `(B, S)`, True = real token. Without it, `source != pad` where `pad` is given.
+    mask : Tensor or None
+        `(B, T)`, True = real token of `inputs`. Without it, `inputs != pad` where `pad` is given.
+    pad : int or None
+        The id that fills up rows; none where all rows are full.
+    ignore_index : int or None
+        The label that does not count; none for `pad`, or -100 without one.
+    lines : tuple of int or None
+        The line of the data file that each example came from.
+    """
+
+    inputs: Tensor
+    labels: Tensor | None = None
+    source: Tensor | None = None
+    source_mask: Tensor | None = None
+    mask: Tensor | None = None
+    pad: int | None = None
+    ignore_index: int | None = None
+    lines: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> Batch:
+        """Take a batch in any usual form.
+
+        Parameters
+        ----------
+        value : Batch, Tensor, tuple, mapping or object
+            `inputs`; `(inputs, labels)`; `(source, inputs, labels)`; a mapping with the names above; or any object
+            that has them as attributes, such as `unrolled.text.Batch` (arrays become tensors, PAD is 0).
+        """
+        if isinstance(value, Batch):
+            return value
+        if isinstance(value, tuple | list) and not hasattr(value, "inputs"):
+            names = {1: ("inputs",), 2: ("inputs", "labels"), 3: ("source", "inputs", "labels")}.get(len(value))
+            if names is None:
+                raise ShapeError(
+                    f"a batch is (inputs, labels) or (source, inputs, labels), got {len(value)} parts; use Batch(...)"
+                )
+            return cls(**{name: _tensor(part) for name, part in zip(names, value, strict=True)})
+        if isinstance(value, dict):
+            return cls(**{name: part if name in _PLAIN else _tensor(part) for name, part in value.items()})
+        if hasattr(value, "inputs"):
+            named = {name: _tensor(getattr(value, name, None)) for name in _TENSORS}
+            return cls(**named, pad=getattr(value, "pad", 0))
+        return cls(inputs=_tensor(value))
+
+    @property
+    def ignored(self) -> int:
+        """The label that does not count."""
+        if self.ignore_index is not None:
+            return self.ignore_index
+        return -100 if self.pad is None else self.pad
+
+    @property
+    def real_source(self) -> Tensor | None:
+        """`(B, S)`, True = real source token; none without a source."""
+        return None if self.source is None else _real(self.source, self.source_mask, self.pad)
+
+    @property
+    def real_inputs(self) -> Tensor:
+        """`(B, T)`, True = real token of the inputs."""
+        return _real(self.inputs, self.mask, self.pad)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether there are labels, and they are class ids."""
+        return self.labels is not None and not self.labels.is_floating_point()
+
+    @property
+    def size(self) -> int:
+        """Number of examples B."""
+        return self.inputs.shape[0]
+
+    @property
+    def steps(self) -> int:
+        """Number of steps T."""
+        return self.inputs.shape[1]
+
+    def rows(self, index: Tensor) -> Batch:
+        """The examples that `index` selects, repeats allowed."""
+        parts = {name: getattr(self, name) for name in _TENSORS}
+        chosen = {name: part[index] for name, part in parts.items() if part is not None}
+        lines = None if self.lines is None else tuple(self.lines[int(row)] for row in index)
+        return replace(self, **chosen, lines=lines)
+
+    def columns(self, start: int, stop: int) -> Batch:
+        """Steps `start` to `stop` of inputs and labels; the source stays whole."""
+        parts = {name: getattr(self, name) for name in ("inputs", "labels", "mask")}
+        return replace(self, **{name: part[:, start:stop] for name, part in parts.items() if part is not None})
+
+    def with_inputs_altered(self, where: Tensor) -> Batch:
+        """Other tokens at the real inputs that `where (B, T)` marks."""
+        return replace(self, inputs=_altered(self.inputs, where & self.real_inputs, self.pad))
+
+    def with_source_altered(self, where: Tensor) -> Batch:
+        """Other tokens at the real source positions that `where (B, S)` marks."""
+        source, real = self._source()
+        return replace(self, source=_altered(source, where & real, self.pad))
+
+    def with_source_padded(self, count: int) -> Batch:
+        """`count` more padded columns at the end of the source."""
+        source, real = self._source()
+        tail = (0, count) if source.dim() == 2 else (0, 0, 0, count)
+        return replace(
+            self,
+            source=pad_columns(source, tail, value=0 if self.pad is None else self.pad),
+            source_mask=pad_columns(real, (0, count), value=False),
+        )
+
+    def with_source_trimmed(self) -> Batch:
+        """Without the source columns that are padding in every row."""
+        source, real = self._source()
+        keep = real.any(0)
+        return replace(self, source=source[:, keep], source_mask=real[:, keep])
+
+    def with_padding_altered(self) -> Batch:
+        """Real tokens in place of the source's padding, under an unchanged mask."""
+        source, real = self._source()
+        return replace(self, source=_altered(source, ~real, self.pad), source_mask=real)
+
+    def _source(self) -> tuple[Tensor, Tensor]:
+        """Source and its mask, for what only pairs have."""
+        real = self.real_source
+        assert self.source is not None and real is not None
+        return self.source, real
+
+
+_TENSORS = ("inputs", "labels", "source", "source_mask", "mask")
+_PLAIN = tuple(field.name for field in fields(Batch) if field.name not in _TENSORS)
+
+
+def _tensor(value: Any) -> Any:
+    return value if value is None or isinstance(value, Tensor) else torch.as_tensor(value)
+
+
+def _real(tokens: Tensor, mask: Tensor | None, pad: int | None) -> Tensor:
+    if mask is not None:
+        return mask.bool()
+    if pad is None or tokens.dim() > 2:
+        return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+    return tokens != pad
+
+
+def _altered(tokens: Tensor, where: Tensor, pad: int | None) -> Tensor:
+    """Different values where `where` says: the next id among those of the batch, or the vector moved by noise."""
+    if tokens.is_floating_point():
+        noise = torch.randn(tokens.shape, device=tokens.device, dtype=tokens.dtype)
+        return tokens + noise * where.reshape(*where.shape, *[1] * (tokens.dim() - 2))
+    pool = torch.unique(tokens)
+    pool = pool[pool != pad] if pad is not None else pool
+    if len(pool) < 2:
+        only = int(pool[0]) if len(pool) else 0
+        pool = torch.tensor([only, only + 1 if only == 0 or only - 1 == pad else only - 1]).sort().values
+    following = pool[(torch.searchsorted(pool, tokens.contiguous()) + 1) % len(pool)]
+    return torch.where(where, following, tokens)

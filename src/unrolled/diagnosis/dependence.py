@@ -1,0 +1,325 @@
+"""What depends on what: later steps, padding, other examples, the source.
+
+Each check changes something that must not matter and compares the logits; where a change is too small to see in
+float32, exact gradients decide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unrolled.diagnosis.adapter import Adapter, Subject
+from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.findings import Finding, Where, finding
+from unrolled.diagnosis.probe import input_gradient_norms, input_gradients
+from unrolled.diagnosis.signature import takes_source_mask
+from unrolled.diagnosis.trace import (
+    ROUNDING,
+    SAME_SHAPE,
+    EarlierSteps,
+    OtherRows,
+    RealPositions,
+    difference,
+    responsible,
+)
+from unrolled.diagnosis.untouched import jittered, untouched
+
+__all__ = ["check_batch_independence", "check_causal", "check_padding", "check_source", "reach"]
+
+MOST_STEPS = 24
+"""Longer batches are probed at this many steps, evenly spread, the first ones and the last always."""
+
+
+# --- later steps -----------------------------------------------------------------------------------------------------
+
+
+def check_causal(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:
+    """Whether logits at step t depend on inputs after t.
+
+    One input at a time is changed, in evaluation and in training mode (with equal random numbers), and the logits
+    before it must stay. Then ∂logits_t/∂input_u must be exactly 0 for u > t, with respect to embedded inputs.
+
+    Parameters
+    ----------
+    model : nn.Module or callable
+    batch : Batch or anything that `Batch.of` takes
+    adapter : Adapter, optional
+
+    Returns
+    -------
+    list of Finding
+        `future_leak` with the responsible module and the first step that sees ahead.
+    """
+    subject, batch = Subject(model, adapter), Batch.of(batch)
+    with untouched(subject.module):
+        for training in (False, True):
+            with subject.mode(training=training):
+                found = _leak(subject, batch, training=training)
+            if found is not None or training or _mixes_in_training(subject.module):
+                return [] if found is None else [found]
+    return []
+
+
+def reach(subject: Subject, batch: Batch) -> tuple[list[int], Tensor]:
+    """Which logits each input reaches.
+
+    Returns
+    -------
+    steps : list of int
+        The inputs that were changed, one at a time.
+    changes : Tensor
+        `(len(steps), T)`: relative change of the logits at each step.
+    """
+    before = subject.logits(batch).detach()
+    steps = _probed(batch.steps)
+    changes = torch.zeros(len(steps), batch.steps)
+    for row, step in enumerate(steps):
+        after = subject.logits(_altered_at(batch, step, step + 1)).detach()
+        changes[row] = torch.tensor([difference(before[:, t], after[:, t]) for t in range(batch.steps)])
+    return steps, changes
+
+
+def _leak(subject: Subject, batch: Batch, *, training: bool) -> Finding | None:
+    if subject.logits(batch).shape[1] != batch.steps:
+        return None
+    steps, changes = reach(subject, batch)
+    later = torch.arange(batch.steps) < torch.tensor(steps)[:, None]  # (probed input u, output t): t < u
+    leaks = later & (changes > SAME_SHAPE)
+    if not leaks.any():
+        return _gradient_leak(subject, batch)
+    first = int(leaks.any(0).nonzero()[0])
+    ahead = [u - first for u, leak in zip(steps, leaks[:, first], strict=True) if leak]
+    cut = _altered_at(batch, first + 1, batch.steps)
+    names = responsible(
+        subject, batch, cut, EarlierSteps(first, batch.steps, batch.size), part=lambda x: x[:, : first + 1]
+    )
+    size = float(changes[:, first][leaks[:, first]].max())
+    mode = " in training mode" if training else ""
+    measured = f"logits at step {first} depend on inputs {_ahead(ahead)} later{mode} (relative change {size:.2g})"
+    return finding("future_leak", measured, where=Where(", ".join(names), first))
+
+
+def _gradient_leak(subject: Subject, batch: Batch) -> Finding | None:
+    """Leaks too small for float32 logits: exact zeros are expected, also where a softmax weight underflows."""
+    for step in _probed(batch.steps)[:-1]:
+        size = _later_gradient(subject, batch, step)
+        if size > 0.0:
+            measured = f"∂logits_{step}/∂input_u is not 0 for a later input u (largest entry {size:.2g})"
+            return finding("future_leak", measured, where=Where(None, step))
+    return None
+
+
+def _later_gradient(subject: Subject, batch: Batch, step: int) -> float:
+    """Largest |∂⟨r, logits_t⟩/∂input_u| over u > t, relative to the largest of all; 0 where none can be taken."""
+    with input_gradients(batch) as (batch, probes):
+        logits = subject.logits(batch)[:, step]
+    if not probes or not logits.requires_grad:
+        return 0.0
+    direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(step)).to(logits)
+    sizes = input_gradient_norms((logits * direction).sum(), probes, batch.steps)
+    share = float(sizes[step + 1 :].max() / sizes.max().clamp(min=1e-30))
+    return 0.0 if share <= _TRANSFORM_NOISE else share
+
+
+_TRANSFORM_NOISE = 1e-7  # convolutions by transform (Winograd) leave rounding where the sum is exactly 0
+
+
+def _altered_at(batch: Batch, start: int, stop: int) -> Batch:
+    where = torch.zeros(batch.inputs.shape[:2], dtype=torch.bool, device=batch.inputs.device)
+    where[:, start:stop] = True
+    return batch.with_inputs_altered(where)
+
+
+def _probed(steps: int) -> list[int]:
+    """Steps to probe: all of a short batch, else the first few and an even spread up to the last."""
+    if steps <= MOST_STEPS:
+        return list(range(steps))
+    spread = torch.linspace(4, steps - 1, MOST_STEPS - 4).long().tolist()
+    return sorted({0, 1, 2, 3, *spread})
+
+
+def _ahead(ahead: list[int]) -> str:
+    return f"{ahead[0]}" if len(ahead) == 1 else f"{min(ahead)} to {max(ahead)}"
+
+
+def _mixes_in_training(module: nn.Module | None) -> bool:
+    """Batch normalisation mixes examples and steps in training mode, and is meant to."""
+    parts = [] if module is None else module.modules()
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts)
+
+
+# --- padding ---------------------------------------------------------------------------------------------------------
+
+
+def check_padding(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:
+    """Whether padding of the source changes anything.
+
+    Three padded columns are added; each short example is run alone without its padding; and, where the model is told
+    which positions are real, padding is filled with other symbols. The logits must stay.
+
+    Returns
+    -------
+    list of Finding
+        `padding_leak` with the responsible module; empty without a source.
+    """
+    subject, batch = Subject(model, adapter), Batch.of(batch)
+    if batch.source is None:
+        return []
+    with untouched(subject.module), subject.mode():
+        for find in (_more_padding, _less_padding, _other_padding):
+            found = find(subject, batch)
+            if found is not None:
+                return [found]
+    return []
+
+
+def _more_padding(subject: Subject, batch: Batch) -> Finding | None:
+    if batch.pad is None and batch.source_mask is None:
+        return None
+    longer = batch.with_source_padded(3)
+    size = difference(subject.logits(batch), subject.logits(longer))
+    what = f"3 more padded source positions change the logits by {size:.2g} (relative)"
+    return _padding_leak(subject, batch, longer, what=what) if size > ROUNDING else None
+
+
+def _less_padding(subject: Subject, batch: Batch) -> Finding | None:
+    real, together = batch.real_source, subject.logits(batch)
+    assert real is not None
+    shortest = real.sum(1).argsort()[:2]
+    for row in shortest[real.sum(1)[shortest] < real.shape[1]]:
+        alone = batch.rows(row[None])
+        short = alone.with_source_trimmed()
+        size = difference(together[row][None], subject.logits(short))
+        if size > ROUNDING and difference(subject.logits(alone), subject.logits(short)) > ROUNDING:
+            what = f"example {int(row)} without its padding gives other logits (relative change {size:.2g})"
+            return _padding_leak(subject, short, alone, what=what)
+    return None
+
+
+def _other_padding(subject: Subject, batch: Batch) -> Finding | None:
+    is_told = subject.has_contract or (subject.adapter.forward is None and takes_source_mask(subject.model))
+    real = batch.real_source
+    if not is_told or real is None or real.all():
+        return None
+    other = batch.with_padding_altered()
+    size = difference(subject.logits(batch), subject.logits(other))
+    what = f"other symbols in the source's padding change the logits by {size:.2g} (relative)"
+    return _padding_leak(subject, batch, other, what=what) if size > SAME_SHAPE else None
+
+
+def _padding_leak(subject: Subject, before: Batch, after: Batch, *, what: str) -> Finding:
+    assert before.source is not None and after.source is not None and before.real_source is not None
+    region = RealPositions(before.real_source, is_grown=before.source.shape != after.source.shape)
+    names = responsible(subject, before, after, region, part=lambda logits: logits)
+    return finding("padding_leak", what, where=Where(", ".join(names)))
+
+
+# --- other examples --------------------------------------------------------------------------------------------------
+
+
+def check_batch_independence(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:
+    """Whether examples of one batch influence each other in evaluation mode.
+
+    One example is changed and the others must stay; then an example alone must equal itself in the batch.
+
+    Returns
+    -------
+    list of Finding
+        `batch_leak` with the responsible module.
+    """
+    subject, batch = Subject(model, adapter), Batch.of(batch)
+    with untouched(subject.module), subject.mode():
+        batch = batch if batch.size > 1 else batch.rows(torch.zeros(3, dtype=torch.long))
+        for row in sorted({0, batch.size // 2, batch.size - 1}):
+            other = _with_row_altered(batch, row)
+            others = torch.arange(batch.size) != row
+            size = difference(subject.logits(batch)[others], subject.logits(other)[others])
+            if size > SAME_SHAPE:
+                region = OtherRows(row, batch.size)
+                names = responsible(subject, batch, other, region, part=partial(_rows, others))
+
+                what = f"changing example {row} changes the logits of other examples by {size:.2g} (relative)"
+                return [finding("batch_leak", what, where=Where(", ".join(names), line=_line(batch, row)))]
+        return _alone(subject, batch)
+
+
+def _rows(others: Tensor, logits: Tensor) -> Tensor:
+    return logits[others]
+
+
+def _with_row_altered(batch: Batch, row: int) -> Batch:
+    where = torch.zeros(batch.inputs.shape[:2], dtype=torch.bool)
+    where[row] = True
+    other = batch.with_inputs_altered(where)
+    if batch.source is None:
+        return other
+    where = torch.zeros(batch.source.shape[:2], dtype=torch.bool)
+    where[row] = True
+    return other.with_source_altered(where)
+
+
+def _alone(subject: Subject, batch: Batch) -> list[Finding]:
+    try:
+        alone = subject.logits(batch.rows(torch.tensor([0])))
+    except (RuntimeError, ValueError, IndexError):  # a model for one batch size only
+        return []
+    size = difference(subject.logits(batch)[:1], alone)
+    if size <= ROUNDING:
+        return []
+    what = f"example 0 alone gives other logits than in its batch (relative change {size:.2g})"
+    return [finding("batch_leak", what, where=Where(None, line=_line(batch, 0)))]
+
+
+def _line(batch: Batch, row: int) -> int | None:
+    return None if batch.lines is None else batch.lines[row]
+
+
+# --- the source ------------------------------------------------------------------------------------------------------
+
+
+def check_source(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:
+    """Whether the output depends on the source at all.
+
+    Untrained models: another source must change the logits. Trained models (loss under 0.9 · ln V): with the sources
+    of other examples the loss must rise by at least 1 %.
+
+    Returns
+    -------
+    list of Finding
+        `source_ignored`; empty without a source.
+    """
+    subject, batch = Subject(model, adapter), Batch.of(batch)
+    if batch.source is None:
+        return []
+    with untouched(subject.module), subject.mode(), torch.no_grad():
+        if max(_effect(subject, batch), _jittered_effect(subject, batch)) <= SAME_SHAPE:
+            return [finding("source_ignored", "another source leaves every logit as it was")]
+        return _swapped_sources(subject, batch) if batch.size > 1 and batch.has_classes else []
+
+
+def _effect(subject: Subject, batch: Batch) -> float:
+    assert batch.real_source is not None
+    other = batch.with_source_altered(torch.ones_like(batch.real_source))
+    return difference(subject.logits(batch), subject.logits(other))
+
+
+def _jittered_effect(subject: Subject, batch: Batch) -> float:
+    with jittered(subject.module), subject.mode():
+        return _effect(subject, batch)
+
+
+def _swapped_sources(subject: Subject, batch: Batch) -> list[Finding]:
+    order = torch.arange(batch.size).roll(1)
+    others = batch.rows(order)
+    own, logits = float(subject.loss(batch)), subject.logits(batch)
+    swapped = float(subject.loss(replace(batch, source=others.source, source_mask=others.source_mask)))
+    if own > 0.9 * math.log(logits.shape[-1]) or swapped > 1.01 * own:
+        return []
+    what = f"loss {own:.3f} with the right sources, {swapped:.3f} with those of other examples"
+    return [finding("source_ignored", what)]

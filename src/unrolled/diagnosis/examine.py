@@ -1,0 +1,170 @@
+"""All checks that apply to a model and a batch, worst finding first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from unrolled.diagnosis.activity import activations
+from unrolled.diagnosis.adapter import Adapter, Loss, Subject
+from unrolled.diagnosis.attention import check_attention
+from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding, check_source
+from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
+from unrolled.diagnosis.findings import Finding, worst_first
+from unrolled.diagnosis.flow import gradient_flow
+from unrolled.diagnosis.memory import check_forget_bias, check_memory
+from unrolled.diagnosis.objective import check_first_loss, check_labels, check_overfits_one_batch
+from unrolled.diagnosis.stepping import check_state_handling, check_stepwise, detached
+
+__all__ = ["Examination", "examine"]
+
+
+@dataclass(frozen=True)
+class Examination(Sequence[Finding]):
+    """What was checked and what was found; a sequence of findings, worst first, empty for a healthy model.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+    checked : tuple of str
+        Checks that ran.
+    skipped : dict of str to str
+        Checks that did not, and why.
+    """
+
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    skipped: dict[str, str]
+
+    @property
+    def names(self) -> set[str]:
+        """Names of all findings."""
+        return {found.name for found in self.findings}
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Finding]: ...
+    def __getitem__(self, index: int | slice) -> Finding | Sequence[Finding]:
+        return self.findings[index]
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return f"nothing found; checked: {', '.join(self.checked)}"
+        return "\n".join(found.line() for found in self.findings)
+
+    def to_json(self) -> dict[str, object]:
+        """Findings, checks and reasons as JSON values."""
+        return {
+            "findings": [found.to_json() for found in self.findings],
+            "checked": list(self.checked),
+            "skipped": self.skipped,
+        }
+
+
+Check = Callable[[], Sequence[Finding]]
+
+
+def examine(
+    model: Any,
+    batch: Any,
+    *,
+    adapter: Adapter | None = None,
+    loss: Loss | None = None,
+    carry: Callable[[Any], Any] = detached,
+    is_untrained: bool | None = None,
+    overfit: bool = True,
+) -> Examination:
+    """Run every check that applies to a model and a batch.
+
+    The model, its gradients, its mode and the global random state are left as they were. Checks after a non-finite
+    value would measure nothing and are skipped, and so is the comparison of steps after a future leak: it follows.
+
+    Parameters
+    ----------
+    model : nn.Module or callable
+    batch : Batch or anything that `Batch.of` takes
+        A few ragged examples are best: four rows, a dozen steps, real data.
+    adapter : Adapter, optional
+        How to call a model whose signature cannot be guessed.
+    loss : callable, optional
+        The training loss, `loss(logits, labels)`.
+    carry : callable
+        What the training loop does to the state between chunks of a text.
+    is_untrained : bool, optional
+        True if this is the first step: then a loss far below chance is a finding as well.
+    overfit : bool
+        False to leave out the only check that trains, on a copy.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        Where it cannot be told how to call the model; the message says what an adapter must do.
+    """
+    batch = Batch.of(batch)
+    adapter = adapter or Adapter()
+    adapter = adapter if loss is None else Adapter(**{**vars(adapter), "loss": loss})
+    is_causal = adapter.is_causal
+    has_padding = batch.real_source is not None and (
+        batch.source_mask is not None or (batch.pad is not None and not bool(batch.real_source.all()))
+    )
+
+    def run(check: Callable[..., Sequence[Finding]], **options: Any) -> Check:
+        return lambda: check(model, batch, adapter=adapter, **options)
+
+    checks: dict[str, Check] = {
+        "check_eval_mode": run(check_eval_mode),
+        "check_causal": run(check_causal) if is_causal else list,
+        "check_padding": run(check_padding) if has_padding else list,
+        "check_batch_independence": run(check_batch_independence),
+        "check_stepwise": run(check_stepwise) if is_causal else list,
+        "check_state_handling": run(check_state_handling, carry=carry),
+        "check_source": run(check_source),
+        "check_attention": run(check_attention),
+        "check_first_loss": run(check_first_loss, is_untrained=bool(is_untrained)),
+        "check_labels": run(check_labels),
+        "check_forget_bias": lambda: check_forget_bias(model, adapter=adapter),
+        "check_memory": run(check_memory),
+        "gradient_flow": lambda: gradient_flow(model, batch, adapter=adapter).findings,
+        "activations": lambda: activations(model, batch, adapter=adapter).findings,
+        "check_overfits_one_batch": run(check_overfits_one_batch) if overfit else list,
+    }
+    findings = list(check_finite(model, batch, adapter=adapter))
+    if findings:
+        return Examination(tuple(findings), ("check_finite",), dict.fromkeys(checks, "values are not finite"))
+    checked, skipped = ["check_finite"], _not_applicable(Subject(model, adapter), batch, has_padding, overfit=overfit)
+    for name, check in checks.items():
+        if name == "check_stepwise" and any(found.name == "future_leak" for found in findings):
+            skipped[name] = "follows from the future leak"
+        if name in skipped:
+            continue
+        try:
+            findings += check()
+            checked.append(name)
+        except Exception as error:  # foreign code may raise anything; the other checks still count
+            skipped[name] = f"{type(error).__name__}: {error}"
+    return Examination(tuple(worst_first(findings)), tuple(checked), skipped)
+
+
+def _not_applicable(subject: Subject, batch: Batch, has_padding: bool, *, overfit: bool) -> dict[str, str]:
+    """Checks that have nothing to look at, and why."""
+    reasons: dict[str, str] = {}
+    if not subject.adapter.is_causal:
+        reasons |= dict.fromkeys(("check_causal", "check_stepwise"), "the model may look at all of its inputs")
+    if batch.source is None:
+        reasons["check_source"] = "no source"
+    if not has_padding:
+        reasons["check_padding"] = "no padded source"
+    if batch.labels is None:
+        reasons |= dict.fromkeys(("check_first_loss", "check_labels", "check_overfits_one_batch"), "no labels")
+    if not overfit:
+        reasons["check_overfits_one_batch"] = "not asked for"
+    return reasons

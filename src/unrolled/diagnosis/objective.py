@@ -1,0 +1,318 @@
+"""What the model is trained to do: first loss, labels, whether it can learn a handful of examples, data overlap."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_columns
+
+from unrolled.diagnosis.adapter import Adapter, Loss, Subject
+from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.dependence import reach
+from unrolled.diagnosis.findings import Finding, Where, finding
+from unrolled.diagnosis.trace import SAME_SHAPE
+from unrolled.diagnosis.untouched import jittered, reseed, untouched
+
+__all__ = ["check_first_loss", "check_labels", "check_overfits_one_batch", "check_overlap"]
+
+
+# --- first loss ------------------------------------------------------------------------------------------------------
+
+
+def check_first_loss(
+    model: Any, batch: Any, *, adapter: Adapter | None = None, is_untrained: bool = True
+) -> list[Finding]:
+    """Whether the loss starts at chance, ln V nats per label.
+
+    Confident logits of an untrained model are confidently wrong: a loss of ln V + 1 means that, on average, the right
+    label gets e times less than its fair share. Under ln V − 1 an untrained model already knows the labels.
+
+    Parameters
+    ----------
+    is_untrained : bool
+        False where the model may have been trained: then only a loss above ln V + 1 is reported.
+    """
+    batch = Batch.of(batch)
+    if not batch.has_classes:
+        return []
+    subject = Subject(model, replace(adapter or Adapter(), loss=None))
+    with untouched(subject.module), subject.mode(), torch.no_grad():
+        logits = subject.logits(batch)
+        if logits.shape[:2] != batch.labels.shape:
+            return []
+        loss = float(subject.loss(batch, logits))
+    if _are_probabilities(logits):
+        return [finding("probabilities_not_logits", "the outputs are in 0 … 1 and sum to 1 at every step")]
+    chance = math.log(logits.shape[-1])
+    is_low = is_untrained and loss < chance - 1
+    if math.isnan(loss) or (loss <= chance + 1 and not is_low):
+        return []
+    spread = float(logits.float().std())
+    measured = (
+        f"loss {loss:.3f}, ln V = ln {logits.shape[-1]} = {chance:.3f}; standard deviation of the logits {spread:.3g}"
+    )
+    advice = "look for labels among the inputs (a future leak, labels shifted by 0)" if is_low else None
+    return [finding("first_loss", measured, advice=advice)]
+
+
+def _are_probabilities(logits: Tensor) -> bool:
+    sums = logits.float().sum(-1)
+    return logits.shape[-1] > 1 and bool((logits >= 0).all() and ((sums - 1).abs() < 1e-3).all())
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+
+
+def check_labels(model: Any, batch: Any, *, adapter: Adapter | None = None, loss: Loss | None = None) -> list[Finding]:
+    """Whether each label is the token after the newest one that the model has seen, and pads do not count.
+
+    Labels are compared with the inputs at every shift; the newest input that a logit depends on is measured. The loss
+    must not move when a column of padding is added, nor its gradient reach logits without a label.
+
+    Parameters
+    ----------
+    loss : callable, optional
+        The training loss, `loss(logits, labels)`; none for the adapter's. Without either only the batch is checked.
+
+    Returns
+    -------
+    list of Finding
+        `labels_shifted`, `pads_counted`.
+    """
+    batch = Batch.of(batch)
+    if not batch.has_classes or batch.inputs.is_floating_point():
+        return []
+    subject = Subject(model, adapter if loss is None else replace(adapter or Adapter(), loss=loss))
+    with untouched(subject.module), subject.mode():
+        if subject.logits(batch).shape[:2] != batch.inputs.shape:
+            return []
+        return _shifted(subject, batch) + _counted(subject, batch)
+
+
+def _shifted(subject: Subject, batch: Batch) -> list[Finding]:
+    shift = label_shift(batch)
+    if shift is None:
+        return []
+    newest = _newest_seen(subject, batch)
+    if newest is None or shift - newest == 1:
+        return []
+    copied = " (the model can copy its input)" if shift - newest == 0 else ""
+    seen = "t" if newest == 0 else f"t{newest:+d}"
+    measured = f"label t is input t{shift:+d} while the newest input seen at step t is {seen}{copied}"
+    return [finding("labels_shifted", measured, where=Where(None, 0))]
+
+
+def label_shift(batch: Batch) -> int | None:
+    """The k for which label t = input t + k wherever both are real; 1 is usual, none where there is no such k."""
+    assert batch.labels is not None
+    counts = batch.labels != batch.ignored
+    T, agreeing = batch.steps, []
+    for shift in (1, 0, 2, -1, 3, -2):
+        labels, inputs = slice(max(0, -shift), T - max(0, shift)), slice(max(0, shift), T - max(0, -shift))
+        both = counts[:, labels] & batch.real_inputs[:, inputs]
+        equal = batch.labels[:, labels] == batch.inputs[:, inputs]
+        if both.sum() >= 2 and bool(equal[both].all()):
+            agreeing.append(shift)
+    # constant or periodic text agrees at several shifts, the right one among them
+    return agreeing[0] if agreeing else None
+
+
+def _newest_seen(subject: Subject, batch: Batch) -> int | None:
+    """0 where logits at step t depend on input t, −1 where only on earlier ones; none for a model that sees ahead."""
+    newest = _offset(subject, batch)
+    if newest is not None and newest < 0:  # weights that start at 0 hide a dependence
+        with jittered(subject.module), subject.mode():
+            return _offset(subject, batch)
+    return newest
+
+
+def _offset(subject: Subject, batch: Batch) -> int | None:
+    steps, changes = reach(subject, batch)
+    offsets = {u - t for row, u in enumerate(steps) for t in (changes[row] > SAME_SHAPE).nonzero().flatten().tolist()}
+    return max(offsets) if offsets and max(offsets) <= 0 else None
+
+
+def _counted(subject: Subject, batch: Batch) -> list[Finding]:
+    assert batch.labels is not None
+    padded = ~batch.real_inputs & (batch.labels != batch.ignored)
+    if padded.any():
+        row, step = (int(index) for index in padded.nonzero()[0])
+        measured = (
+            f"{int(padded.sum())} labels stand at padded positions and are not {batch.ignored}, the ignored label"
+        )
+        line = None if batch.lines is None else batch.lines[row]
+        return [finding("pads_counted", measured, where=Where(None, step, line))]
+    return [] if subject.adapter.loss is None else _counted_by_loss(subject, batch)
+
+
+def _counted_by_loss(subject: Subject, batch: Batch) -> list[Finding]:
+    assert batch.labels is not None
+    if batch.ignore_index is None and batch.pad is None:
+        return []
+    logits = subject.logits(batch).detach().requires_grad_()
+    labels = pad_columns(batch.labels, (0, 1), value=batch.ignored)  # at least one position without a label
+    wide = torch.cat([logits, logits[:, :1]], 1)
+    loss = subject.loss(replace(batch, labels=labels), wide)
+    (gradient,) = torch.autograd.grad(loss, wide)
+    share = gradient[labels == batch.ignored].abs().sum() / gradient.abs().sum().clamp(min=1e-30)
+    narrow = float(subject.loss(batch, logits))
+    moved = abs(float(loss) - narrow) / max(abs(narrow), 1e-30)
+    if share <= 1e-6 and (moved <= 1e-4 or _is_sum(subject, batch, logits)):
+        return []
+    measured = (
+        f"positions without a label get {float(share):.1%} of the loss's gradient; one more column of them moves the"
+        f" loss by {moved:.1%}"
+    )
+    return [finding("pads_counted", measured)]
+
+
+def _is_sum(subject: Subject, batch: Batch, logits: Tensor) -> bool:
+    """A loss that is summed rather than averaged doubles with the batch."""
+    assert batch.labels is not None
+    twice = replace(batch, labels=torch.cat([batch.labels, batch.labels]))
+    ratio = float(subject.loss(twice, torch.cat([logits, logits])) / subject.loss(batch, logits))
+    return math.isclose(ratio, 2.0, rel_tol=1e-3)
+
+
+# --- learning a handful by heart -------------------------------------------------------------------------------------
+
+
+def check_overfits_one_batch(
+    model: Any,
+    batch: Any,
+    *,
+    adapter: Adapter | None = None,
+    rows: int = 4,
+    steps: int = 300,
+    learning_rates: tuple[float, ...] = (1e-2, 1e-3),
+) -> list[Finding]:
+    """Whether a few examples can be learnt by heart, on a copy of the weights and without dropout.
+
+    The best possible loss is the entropy of the labels given everything before them in the same batch (equal prefixes
+    may go on differently). Adam must cover 90 % of the way from the first loss to it.
+
+    Parameters
+    ----------
+    rows : int
+        Examples, the first ones of the batch.
+    steps : int
+        Steps for each learning rate; it ends as soon as the loss is low enough.
+    learning_rates : tuple of float
+        Tried in turn.
+
+    Returns
+    -------
+    list of Finding
+        `cannot_overfit`.
+    """
+    batch = Batch.of(batch)
+    if batch.has_classes:  # plain cross entropy: its lowest value is known, that of a smoothed one is not
+        adapter = replace(adapter or Adapter(), loss=None)
+    subject = Subject(model, adapter)
+    if not (batch.has_classes or subject.adapter.loss) or not any(w.requires_grad for w in subject.parameters.values()):
+        return []
+    few = batch.rows(torch.arange(min(rows, batch.size)))
+    floor = lowest_loss(few) if batch.has_classes else 0.0
+    best, first = math.inf, math.nan
+    for rate in learning_rates:
+        with untouched(subject.module, keep_weights=False), subject.mode():
+            first = float(subject.loss(few).detach())
+            if first - floor < 0.1:
+                return []
+            best = min(best, _trained(subject, few, rate=rate, steps=steps, enough=floor + 0.1 * (first - floor)))
+        if best <= floor + 0.1 * (first - floor):
+            return []
+    measured = (
+        f"{few.size} examples: loss {first:.3f} at first, {best:.3f} at best after {steps} steps,"
+        f" {floor:.3f} is possible"
+    )
+    return [finding("cannot_overfit", measured)]
+
+
+def _trained(subject: Subject, batch: Batch, *, rate: float, steps: int, enough: float) -> float:
+    reseed()
+    weights = [weight for weight in subject.parameters.values() if weight.requires_grad]
+    optimizer = torch.optim.Adam(weights, lr=rate)
+    best = math.inf
+    for _ in range(steps):
+        loss = subject.loss(batch)
+        best = min(best, float(loss.detach())) if loss.isfinite() else best
+        if best <= enough or not loss.requires_grad or not loss.isfinite():
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+    return best
+
+
+def lowest_loss(batch: Batch) -> float:
+    """Entropy of the labels given source and inputs so far, nats per label: no model of this batch can do better."""
+    assert batch.labels is not None
+    sources = [None] * batch.size if batch.source is None else [_content(row) for row in batch.source]
+    outcomes: dict[Hashable, Counter[int]] = defaultdict(Counter)
+    for row, labels in enumerate(batch.labels.tolist()):
+        for step, label in enumerate(labels):
+            if label != batch.ignored:
+                outcomes[sources[row], _content(batch.inputs[row, : step + 1])][label] += 1
+    total = sum(counts.total() for counts in outcomes.values())
+    nats = sum(-n * math.log(n / counts.total()) for counts in outcomes.values() for n in counts.values())
+    return nats / max(total, 1)
+
+
+def _content(row: Tensor) -> Hashable:
+    return row.cpu().numpy().tobytes()
+
+
+# --- overlap of the data sets ----------------------------------------------------------------------------------------
+
+
+def check_overlap(train: Iterable[Any], valid: Iterable[Any]) -> list[Finding]:
+    """Whether validation examples occur in the training data.
+
+    Parameters
+    ----------
+    train, valid : iterable
+        Pairs `(source, target)`, or whole texts; anything that is hashable or a sequence of hashables. Also objects
+        with `sources` and `targets`, such as `unrolled.text.Pairs`.
+
+    Returns
+    -------
+    list of Finding
+        `overlap` with both counts and the first line concerned (counted from 1, or the object's own `lines`).
+    """
+    known, lines = _pairs(train)[0], None
+    held_out, lines = _pairs(valid)
+    seen, sources = set(known), {pair[0] for pair in known}
+    shared = [number for number, pair in enumerate(held_out) if pair in seen]
+    if not shared:
+        return []
+    same_source = sum(pair[0] in sources for pair in held_out)
+    measured = (
+        f"{len(shared)} of {len(held_out)} validation pairs and {same_source} of {len(held_out)} sources occur in the"
+        f" training data"
+    )
+    return [finding("overlap", measured, where=Where("the validation data", line=lines[shared[0]]))]
+
+
+def _pairs(data: Any) -> tuple[list[tuple[Hashable, ...]], list[int]]:
+    if hasattr(data, "sources") and hasattr(data, "targets"):
+        items: list[Any] = list(zip(data.sources, data.targets, strict=True))
+    else:
+        items = list(data)
+    lines = [int(line) for line in getattr(data, "lines", range(1, len(items) + 1))]
+    return [tuple(map(_frozen, item)) if isinstance(item, tuple | list) else (_frozen(item),) for item in items], lines
+
+
+def _frozen(part: Any) -> Hashable:
+    if isinstance(part, str):
+        return part
+    if hasattr(part, "tolist"):
+        part = part.tolist()
+    return tuple(map(_frozen, part)) if isinstance(part, list | tuple) else part

@@ -1,0 +1,139 @@
+"""Guess how a foreign `forward` is to be called, from the names of its parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from unrolled.diagnosis.batch import Batch
+from unrolled.errors import ConfigError
+
+__all__ = ["arguments", "find_logits", "find_state", "state_parameter", "takes_source_mask"]
+
+SOURCE = {"source", "src", "src_ids", "src_tokens", "source_ids", "encoder_input", "encoder_inputs", "enc_in"}
+TARGET = {
+    "inputs", "tgt", "trg", "target", "targets", "tgt_in", "tgt_ids", "dec_in", "decoder_input", "decoder_inputs",
+    "decoder_input_ids", "prev_output_tokens",
+}  # fmt: skip
+STATE = (
+    "state", "states", "hidden", "hidden_state", "hx", "h", "h0", "hc", "carry", "past", "past_key_values", "cache",
+    "kv_cache", "caches",
+)  # fmt: skip
+SOURCE_REAL = {"source_mask", "src_mask", "encoder_mask", "input_mask"}
+SOURCE_PADDED = {
+    "src_key_padding_mask", "src_padding_mask", "src_pad_mask", "source_padding_mask", "memory_key_padding_mask",
+}  # fmt: skip
+SOURCE_LENGTHS = {"source_lengths", "source_lens", "src_lengths", "src_lens", "src_len", "src_length", "input_lengths"}
+INPUTS_PADDED = {"tgt_key_padding_mask", "tgt_padding_mask", "tgt_pad_mask", "key_padding_mask", "padding_mask"}
+LENGTHS = {"lengths", "lens"}
+FORCING = {"teacher_forcing", "teacher_forcing_ratio", "teacher_forcing_prob", "teacher_forcing_rate", "tf_ratio"}
+
+
+def arguments(model: Any, batch: Batch, *, state: Any, time_first: bool) -> dict[str, Any]:
+    """Arguments for a model by name: tokens, masks where it takes them, state, full teacher forcing.
+
+    Raises
+    ------
+    ConfigError
+        Where a required parameter cannot be told from its name.
+    """
+    parameters = _parameters(model)
+    chosen = {name: _flip(value) if time_first else value for name, value in _tokens(model, parameters, batch).items()}
+    known = _masks(batch) | dict.fromkeys(FORCING, 1.0)
+    has_padding = batch.pad is not None or batch.source_mask is not None or batch.mask is not None
+    for name, parameter in parameters.items():
+        is_required = parameter.default is inspect.Parameter.empty
+        if name in STATE and (state is not None or is_required):
+            chosen[name] = _first_state(model, batch) if state is None else state
+        elif name in known and known[name] is not None and (is_required or has_padding or name in FORCING):
+            chosen[name] = known[name]
+    return chosen
+
+
+def state_parameter(model: Any) -> str | None:
+    """The parameter that takes a state, if there is one."""
+    return next((name for name in _parameters(model) if name in STATE), None)
+
+
+def takes_source_mask(model: Any) -> bool:
+    """Whether the model is told which source positions are real, rather than finding out from the ids."""
+    return not (SOURCE_REAL | SOURCE_PADDED | SOURCE_LENGTHS).isdisjoint(_parameters(model))
+
+
+def find_logits(output: Any) -> Tensor:
+    """The logits in whatever a model returns: a tensor, `.logits`, `["logits"]`, or the first of a tuple."""
+    if isinstance(output, Tensor):
+        return output
+    if hasattr(output, "logits"):
+        return find_logits(output.logits)
+    if isinstance(output, Mapping) and "logits" in output:
+        return find_logits(output["logits"])
+    if isinstance(output, tuple | list) and output:
+        return find_logits(output[0])
+    raise ConfigError(f"no logits in a {type(output).__name__}; pass adapter=Adapter(forward=...) that returns them")
+
+
+def find_state(output: Any) -> Any:
+    """The state in whatever a model returns: `.state`, `["state"]`, or the second of a tuple."""
+    if isinstance(output, Tensor):
+        return None
+    for name in STATE:
+        if isinstance(output, Mapping) and name in output:
+            return output[name]
+        if hasattr(output, name):
+            return getattr(output, name)
+    return output[1] if isinstance(output, tuple | list) and len(output) > 1 else None
+
+
+def _parameters(model: Any) -> dict[str, inspect.Parameter]:
+    function = model.forward if isinstance(model, nn.Module) else model
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind not in kinds}
+
+
+def _tokens(model: Any, parameters: dict[str, inspect.Parameter], batch: Batch) -> dict[str, Any]:
+    """Source and inputs for the parameters that take tokens, told apart by name, else by order."""
+    named = SOURCE | TARGET
+    other = {*STATE, *_masks(batch), *FORCING}
+    required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+    takers = [name for name in parameters if name not in other and (name in required or name in named)]
+    if batch.source is not None and len(takers) == 2:
+        is_reversed = takers[0] in TARGET - {"inputs"} and takers[1] in SOURCE
+        pair = (batch.inputs, batch.source) if is_reversed else (batch.source, batch.inputs)
+        return dict(zip(takers, pair, strict=True))
+    # an optional `targets` of a language model only asks for logits at every step
+    unknown = [name for name in takers[1:] if name in required]
+    if not takers or unknown:
+        raise ConfigError(
+            f"cannot tell how to call {type(model).__name__}.forward({', '.join(parameters)}): what is"
+            f" {(unknown or ['its input'])[0]!r}? pass adapter=Adapter(forward=lambda model, batch: ...)"
+            f" that returns logits (B, T, V)"
+        )
+    return dict.fromkeys(takers, batch.inputs)
+
+
+def _masks(batch: Batch) -> dict[str, Any]:
+    real, inputs_real = batch.real_source, batch.real_inputs
+    own = inputs_real if real is None else real
+    return {
+        **dict.fromkeys(SOURCE_REAL, real),
+        **dict.fromkeys(SOURCE_PADDED, None if real is None else ~real),
+        **dict.fromkeys(SOURCE_LENGTHS, None if real is None else real.sum(1)),
+        **dict.fromkeys(LENGTHS, own.sum(1)),
+        **dict.fromkeys(INPUTS_PADDED, ~inputs_real),
+        "attention_mask": inputs_real,
+        "mask": batch.mask,
+    }
+
+
+def _first_state(model: Any, batch: Batch) -> Any:
+    start = getattr(model, "init_hidden", None)
+    return None if start is None else start(batch.size)
+
+
+def _flip(tokens: Tensor) -> Tensor:
+    return tokens.transpose(0, 1)  # (B, T, ...) -> (T, B, ...)

@@ -1,0 +1,319 @@
+"""Step by step against all at once, and what happens to the state between calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unrolled.diagnosis.adapter import Adapter, Subject
+from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.dependence import reach
+from unrolled.diagnosis.findings import Finding, Where, finding
+from unrolled.diagnosis.trace import (
+    ROUNDING,
+    SAME_SHAPE,
+    Call,
+    Everywhere,
+    Trace,
+    difference,
+    first_suspect,
+    hooked,
+    record,
+    tensors_in,
+    with_tensors,
+)
+from unrolled.diagnosis.untouched import jittered, untouched
+
+__all__ = ["check_state_handling", "check_stepwise", "detached"]
+
+
+# --- step by step ----------------------------------------------------------------------------------------------------
+
+
+def check_stepwise(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:
+    """Whether one call on n tokens equals n calls on one token, and calls on chunks.
+
+    A model without a state is run on prefixes instead: the logits of a prefix must be those of the whole.
+
+    Returns
+    -------
+    list of Finding
+        `stepwise_mismatch` with the first step that differs and the first module that does.
+    """
+    subject, batch = Subject(model, adapter), Batch.of(batch)
+    with untouched(subject.module), subject.mode(), torch.no_grad():
+        if subject.can_step and subject.step(batch.inputs[:, :1], None, batch)[1] is not None:
+            whole = subject.step(batch.inputs, None, batch)[0]
+            cuts = (range(1, batch.steps), [batch.steps // 2], [1, batch.steps // 2 + 1])
+            runs = [(f"calls on {_sizes(cut, batch.steps)} tokens", _in_chunks(subject, batch, cut)) for cut in cuts]
+        else:
+            whole, runs = subject.logits(batch), []
+            if whole.shape[1] == batch.steps:
+                runs = [(f"a prefix of {n} tokens", _prefix(subject, batch, n)) for n in _lengths(batch.steps)]
+        for what, logits in runs:
+            found = _mismatch(subject, batch, whole, logits, what=what)
+            if found is not None:
+                return [found]
+    return []
+
+
+def _in_chunks(subject: Subject, batch: Batch, cuts: Any) -> Tensor:
+    edges = [0, *sorted({cut for cut in cuts if 0 < cut < batch.steps}), batch.steps]
+    state, logits = None, []
+    for start, stop in pairwise(edges):
+        part, state = subject.step(batch.inputs[:, start:stop], state, batch)
+        logits.append(part)
+    return torch.cat(logits, 1)
+
+
+def _prefix(subject: Subject, batch: Batch, length: int) -> Tensor:
+    return subject.logits(batch.columns(0, length))
+
+
+def _lengths(steps: int) -> list[int]:
+    return sorted({n for n in (1, 2, steps // 2, steps - 1) if 0 < n < steps})
+
+
+def _sizes(cuts: Any, steps: int) -> str:
+    edges = [0, *sorted({cut for cut in cuts if 0 < cut < steps}), steps]
+    sizes = [stop - start for start, stop in pairwise(edges)]
+    return "1" if set(sizes) == {1} else ", ".join(map(str, sizes))
+
+
+def _mismatch(subject: Subject, batch: Batch, whole: Tensor, logits: Tensor, *, what: str) -> Finding | None:
+    real = batch.real_inputs
+    for step in range(logits.shape[1]):
+        rows = real[:, step]
+        size = difference(whole[rows, step], logits[rows, step])
+        if size > ROUNDING:
+            measured = f"{what} give other logits than one call on {batch.steps}: relative difference {size:.2g}"
+            module = _first_different(subject, batch, step) if subject.can_step else None
+            return finding("stepwise_mismatch", measured, where=Where(module, step))
+    return None
+
+
+def _first_different(subject: Subject, batch: Batch, step: int) -> str | None:
+    """The first module whose output in its own step differs from that step of the whole, with equal inputs."""
+    whole = record(subject, lambda: subject.step(batch.inputs, None, batch)[0])
+    state = None
+    for place in range(step):
+        _, state = subject.step(batch.inputs[:, place : place + 1], state, batch)
+    single = record(subject, lambda: subject.step(batch.inputs[:, step : step + 1], state, batch)[0])
+    sliced = [_at_step(call, originals, step) for call, originals in _paired(whole, single)]
+    suspect = first_suspect(Trace(sliced, whole.logits), single, Everywhere())
+    return None if suspect is None else suspect.module or subject.name
+
+
+def _paired(whole: Trace, single: Trace) -> list[tuple[Call, Call]]:
+    originals = {call.key: call for call in whole.calls}
+    return [(call, originals[call.key]) for call in single.calls if call.key in originals]
+
+
+def _at_step(call: Call, whole: Call, step: int) -> Call:
+    """One step of what a module saw and returned in the whole run; what has no time axis counts as equal."""
+
+    def sliced(ones: list[Tensor], wholes: list[Tensor]) -> list[Tensor]:
+        return [_slice(one, other, step) for one, other in zip(ones, wholes, strict=False)]
+
+    return Call(call.module, call.index, sliced(call.inputs, whole.inputs), sliced(call.outputs, whole.outputs))
+
+
+def _slice(one: Tensor, whole: Tensor, step: int) -> Tensor:
+    axes = [axis for axis in range(min(one.dim(), whole.dim())) if one.shape[axis] != whole.shape[axis]]
+    if one.dim() == whole.dim() and len(axes) == 1 and one.shape[axes[0]] == 1 and step < whole.shape[axes[0]]:
+        return whole.narrow(axes[0], step, 1)
+    return one
+
+
+# --- the state between calls -----------------------------------------------------------------------------------------
+
+
+def check_state_handling(
+    model: Any,
+    batch: Any,
+    *,
+    adapter: Adapter | None = None,
+    carry: Callable[[Any], Any] | None = None,
+) -> list[Finding]:
+    """Whether the state does what it must between calls: be used, be updated, end with its sequence, cut the graph.
+
+    Parameters
+    ----------
+    model, batch, adapter
+        As for every check.
+    carry : callable, optional
+        What the training loop does to the state before the next chunk, e.g. `detached`. Without it the state goes on
+        as the model returned it, so that an attached one is reported (models of the decoder contract: detached).
+
+    Returns
+    -------
+    list of Finding
+        `state_lost`, `state_carried`, `state_not_detached`.
+    """
+    subject, batch = Subject(model, adapter), Batch.of(batch)
+    if batch.steps < 3:
+        return []
+    with untouched(subject.module):
+        found = _carried(subject, batch) + _no_memory(subject, batch) + _kept_graph(subject, batch)
+        if subject.can_step:
+            found += _unused(subject, batch) + _attached(subject, batch, carry)
+            found += _reset_ignored(subject, batch)
+    return list({(one.name, one.where): one for one in found}.values())
+
+
+def _carried(subject: Subject, batch: Batch) -> list[Finding]:
+    """The same batch twice, an unrelated one in between."""
+    other = batch.with_inputs_altered(torch.ones_like(batch.real_inputs))
+    for training in (False, True):
+        with untouched(subject.module), subject.mode(training=training), torch.no_grad():
+            first = record(subject, lambda: subject.logits(batch))
+            subject.logits(other)
+            second = record(subject, lambda: subject.logits(batch))
+        size = difference(first.logits, second.logits)
+        if size > SAME_SHAPE:
+            suspect = first_suspect(first, second, Everywhere())
+            module = subject.name if suspect is None else suspect.module or subject.name
+            measured = f"the same batch gives other logits after an unrelated one (relative change {size:.2g})"
+            return [finding("state_carried", measured, where=Where(module))]
+    return []
+
+
+def _no_memory(subject: Subject, batch: Batch) -> list[Finding]:
+    """No logit depends on any input before its own step, not even with moved weights."""
+    with untouched(subject.module), subject.mode(), torch.no_grad():
+        if subject.logits(batch).shape[1] != batch.steps or _remembers(subject, batch):
+            return []
+    with jittered(subject.module), subject.mode(), torch.no_grad():
+        if _remembers(subject, batch):
+            return []
+    return [finding("state_lost", "logits at step t depend on no input before t")]
+
+
+def _remembers(subject: Subject, batch: Batch) -> bool:
+    steps, changes = reach(subject, batch)
+    earlier = torch.arange(batch.steps) > torch.tensor(steps)[:, None]
+    return bool((earlier & (changes > SAME_SHAPE)).any())
+
+
+def _kept_graph(subject: Subject, batch: Batch) -> list[Finding]:
+    """A second, independent call must not reach into the graph of the first."""
+    with untouched(subject.module), subject.mode(training=True):
+        outputs = _graph_of(subject, lambda: subject.logits(batch))
+        if _reaches(subject.logits(batch), outputs):
+            measured = "the gradient of a second call flows into the first: the module keeps its state with the graph"
+            return [finding("state_not_detached", measured, where=Where(subject.name))]
+    return []
+
+
+def _attached(subject: Subject, batch: Batch, carry: Callable[[Any], Any] | None) -> list[Finding]:
+    half = batch.steps // 2
+    states: list[Any] = []
+    with untouched(subject.module), subject.mode(training=True):
+
+        def first_chunk() -> Tensor:
+            logits, state = subject.step(batch.inputs[:, :half], None, batch)
+            states.append(state)
+            return logits
+
+        outputs = _graph_of(subject, first_chunk)
+        logits, _ = subject.step(batch.inputs[:, half:], _carry_on(subject, states[0], carry), batch)
+        if not _reaches(logits, outputs):
+            return []
+    measured = "the gradient of a chunk flows back into the chunk before it through the state"
+    return [finding("state_not_detached", measured, where=Where(subject.name, half))]
+
+
+def _carry_on(subject: Subject, state: Any, carry: Callable[[Any], Any] | None) -> Any:
+    if subject.has_contract:  # the memory belongs to the examples, not to the chunk before
+        return detached(state[0]), (carry or detached)(state[1])
+    return state if carry is None else carry(state)
+
+
+def detached(state: Any) -> Any:
+    """A state cut off its graph: by its own `detach`, else tensor by tensor."""
+    return state.detach() if hasattr(state, "detach") else with_tensors(state, iter(tensors_in(state)))
+
+
+def _graph_of(subject: Subject, run: Callable[[], Tensor]) -> list[Tensor]:
+    """Run, and return what the modules returned, with their graph."""
+    outputs: list[Tensor] = []
+
+    def keep(_name: str, _args: Any, output: Any) -> None:
+        outputs.extend(tensor for tensor in _live(output) if tensor.requires_grad)
+
+    with hooked(subject, keep):
+        logits = run()
+    return [*outputs, logits]
+
+
+def _live(value: Any) -> list[Tensor]:
+    """The tensors themselves, where `tensors_in` gives copies."""
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for part in value for tensor in _live(part)] if isinstance(value, tuple | list) else []
+
+
+def _reaches(logits: Tensor, outputs: list[Tensor]) -> bool:
+    if not logits.requires_grad:
+        return False
+    found = torch.autograd.grad(logits.sum(), outputs, allow_unused=True)
+    return any(gradient is not None for gradient in found)
+
+
+def _unused(subject: Subject, batch: Batch) -> list[Finding]:
+    """Every part of the state that changes from step to step must change what comes next."""
+    half = batch.steps // 2
+    with untouched(subject.module), subject.mode(), torch.no_grad():
+        _, early = subject.step(batch.inputs[:, : half - 1], None, batch) if half > 1 else (None, None)
+        _, state = subject.step(batch.inputs[:, :half], None, batch)
+        rest = batch.inputs[:, half:]
+        own = subject.step(rest, state, batch)[0]
+        if state is None:
+            return []
+        if difference(own, subject.step(rest, None, batch)[0]) <= SAME_SHAPE:
+            return [finding("state_lost", f"the state after {half} tokens changes nothing that follows")]
+        lost = _lost_parts(subject, batch, rest, state, own, tensors_in(early))
+    if not lost:
+        return []
+    what = (
+        f"part {', '.join(map(str, lost))} of the state's {len(tensors_in(state))} tensors changes nothing that follows"
+    )
+    return [finding("state_lost", what)]
+
+
+def _lost_parts(
+    subject: Subject, batch: Batch, rest: Tensor, state: Any, own: Tensor, early: list[Tensor]
+) -> list[int]:
+    """Indices of the state's tensors that change from step to step and yet change nothing."""
+    parts, lost = tensors_in(state), []
+    for index, part in enumerate(parts):
+        is_moving = len(early) != len(parts) or part.shape != early[index].shape or not part.equal(early[index])
+        if not is_moving or not part.is_floating_point() or part.numel() == 0:
+            continue
+        moved = [one + 1.0 + torch.rand_like(one) if place == index else one for place, one in enumerate(parts)]
+        logits = subject.step(rest, with_tensors(state, iter(moved)), batch)[0]
+        if difference(own, logits) <= SAME_SHAPE:
+            lost.append(index)
+    return lost
+
+
+def _reset_ignored(subject: Subject, batch: Batch) -> list[Finding]:
+    """Models of the decoder contract: after a reset, tokens before it must not matter."""
+    if not subject.has_contract or "reset" not in inspect.signature(subject.model.decode).parameters:
+        return []
+    half = batch.steps // 2
+    before = torch.arange(batch.steps).expand(batch.inputs.shape[:2]) < half
+    reset = torch.arange(batch.steps).expand(batch.inputs.shape[:2]) == half
+    with untouched(subject.module), subject.mode(), torch.no_grad():
+        ways = [batch, batch.with_inputs_altered(before)]
+        logits = [subject.decode(way.inputs, None, batch, reset=reset)[0][:, half:] for way in ways]
+    size = difference(*logits)
+    if size <= SAME_SHAPE:
+        return []
+    what = f"tokens before a reset change the logits after it by {size:.2g} (relative)"
+    return [finding("state_carried", what, where=Where(subject.name, half))]
