@@ -10,12 +10,16 @@ END = 2  # the id of the end symbol
 
 
 class TableEngine:
-    """ln P(next | last symbol, source): one (V, V) table a source kind, chosen by the source's first id."""
+    """ln P(next | last two symbols, source): one (V, V, V) table a source kind, chosen by the source's first id.
+
+    A (V, V) table depends on the last symbol only. Before the start symbol, 1, stands 0.
+    """
 
     def __init__(self, *tables):
+        size = np.shape(tables[0])[-1]
         with np.errstate(divide="ignore"):
-            self.tables = np.log(np.asarray(tables, dtype=np.float64))
-        self.vocabulary_size = self.tables.shape[-1]
+            self.tables = np.log([np.broadcast_to(np.asarray(values, float), (size,) * 3) for values in tables])
+        self.vocabulary_size = size
         self.calls = []
 
     def start(self, sources, *, need_attention=False):
@@ -23,14 +27,17 @@ class TableEngine:
 
     def log_probs(self, sources, targets):
         return [
-            self.tables[source[0], [1, *target[:-1]], list(target)]
+            self.tables[source[0], [0, 1, *target[:-2]][: len(target)], [1, *target[:-1]], list(target)]
             for source, target in zip(sources, targets, strict=True)
         ]
 
 
 class TableStepper:
+    """Its state is the last two symbols and the number of steps: what `select` confuses, the outputs tell."""
+
     def __init__(self, engine, sources):
         self.engine, self.sources = engine, sources
+        self.previous = np.zeros(len(sources), dtype=np.int64)
         self.last = np.ones(len(sources), dtype=np.int64)
         self.time = np.zeros(len(sources), dtype=np.int64)
 
@@ -43,7 +50,7 @@ class TableStepper:
         return np.repeat(kinds, len(self.last) // len(self.sources))
 
     def _log_probs(self):
-        return self.engine.tables[self._kind(), self.last]
+        return self.engine.tables[self._kind(), self.previous, self.last]
 
     def top_k(self, k, banned):
         self.engine.calls.append(("top_k", self.num_rows, k))
@@ -67,10 +74,12 @@ class TableStepper:
 
     def advance(self, tokens):
         assert tokens.shape == self.last.shape
-        self.last, self.time = tokens.copy(), self.time + 1
+        self.previous, self.last, self.time = self.last, tokens.copy(), self.time + 1
 
     def select(self, rows, sources=None):
-        self.last, self.time = self.last[rows], self.time[rows]
+        assert np.all((rows >= 0) & (rows < self.num_rows))
+        self.engine.calls.append(("select", len(rows), None if sources is None else len(sources)))
+        self.previous, self.last, self.time = self.previous[rows], self.last[rows], self.time[rows]
         if sources is not None:
             self.sources = [self.sources[i] for i in sources]
         assert len(self.last) % len(self.sources) == 0
@@ -90,5 +99,5 @@ def table(rows, vocabulary_size):
 def random_tables(seed, num_symbols=4, num_kinds=3):
     rng = np.random.default_rng(seed)
     size = END + 1 + num_symbols
-    values = rng.dirichlet(np.full(size - END, 0.7), size=(num_kinds, size))
-    return TableEngine(*np.concatenate([np.zeros((num_kinds, size, END)), values], axis=2))
+    values = rng.dirichlet(np.full(size - END, 0.7), size=(num_kinds, size, size))
+    return TableEngine(*np.concatenate([np.zeros((num_kinds, size, size, END)), values], axis=3))

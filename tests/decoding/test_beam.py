@@ -72,7 +72,7 @@ def enumerate_outputs(engine, kind, max_length, penalty):
         for ids in itertools.product(symbols, repeat=n):
             finished = n < max_length
             target = [*ids, END] if finished else list(ids)
-            log_prob = engine.tables[kind, [1, *target[:-1]], target].sum()
+            log_prob = engine.log_probs([[kind]], [target])[0].sum()
             found.append((finished, log_prob / float(penalty(len(target))), ids))
     return sorted(found, key=lambda item: (-item[0], -item[1]))
 
@@ -95,7 +95,7 @@ def plain_beam(engine, kind, max_length, beam, num_best, penalty):
     items, finished, unfinished = [(0.0, ())], [], []
     for length in range(1, max_length + 1):
         extensions = [
-            (total + engine.tables[kind, ids[-1] if ids else 1, symbol], (*ids, symbol))
+            (total + engine.tables[kind, *(0, 1, *ids)[-2:], symbol], (*ids, symbol))
             for total, ids in items
             for symbol in range(END, engine.vocabulary_size)
         ]
@@ -174,7 +174,8 @@ def test_finished_sources_leave_the_batch():
     runs = table({1: {3: 0.9, 4: 0.1}, 3: {3: 1.0}, 4: {3: 1.0}}, 5)
     engine = TableEngine(stops, runs)
     found = beam_search(engine, [np.array([kind, 9, 9]) for kind in (0, 1, 0)], max_length=5, beam=2)
-    assert [rows for _, rows, _ in engine.calls] == [3, 6, 2, 2, 2]
+    assert [rows for what, rows, _ in engine.calls if what == "top_k"] == [3, 6, 2, 2, 2]
+    assert [sources for what, _, sources in engine.calls if what == "select"] == [None, 1, None, None]
     assert [item[0].ids.tolist() for item in found] == [[4], [3] * 5, [4]]
     assert [item[0].is_finished for item in found] == [True, False, True]
 
@@ -198,6 +199,7 @@ def test_attention_belongs_to_the_path(random_engine, beam):
             assert item.attention[:, 0].tolist() == [1, *item.ids][:steps]
             assert item.attention[:, 1].tolist() == list(range(steps))
             assert set(item.attention[:, 2]) == {kind}
+    assert beam_search(engine, sources, max_length=6)[0][0].attention is None
 
 
 class TestPrefixes:
@@ -214,13 +216,17 @@ class TestPrefixes:
                 assert item.log_prob == pytest.approx(engine.log_probs([source], [target])[0].sum(), rel=1e-12)
         assert [item.ids.tolist() for item in found[1]] == [item.ids.tolist() for item in free[1]]
 
+    def test_extreme_symbols(self, random_engine):
+        [[item]] = beam_search(random_engine(3), [SOURCE], max_length=2, prefixes=[np.array([3, 6])])
+        assert item.ids.tolist() == [3, 6]
+
     def test_a_prefix_may_be_all_there_is_room_for(self, random_engine):
         [[item]] = beam_search(random_engine(3), [SOURCE], max_length=2, beam=2, prefixes=[np.array([5, 3, 4])])
         assert (item.ids.tolist(), item.is_finished) == ([5, 3], False)
 
-    @pytest.mark.parametrize("prefix", [[END], [4, END], [-1], [7]])
+    @pytest.mark.parametrize("prefix", [[END], [4, END], [-1], [0], [1], [7]])
     def test_impossible_prefixes(self, random_engine, prefix):
-        with pytest.raises(VocabularyError, match=r"forced prefix: expected ids below 7 and no end symbol"):
+        with pytest.raises(VocabularyError, match=r"forced prefix: expected symbols, ids from 3 to 6, got"):
             beam_search(random_engine(0), [SOURCE], max_length=3, prefixes=[np.array(prefix)])
 
     def test_one_prefix_a_source(self, random_engine):
@@ -252,6 +258,6 @@ class TestRefusals:
 
     def test_a_model_of_nan(self, random_engine):
         engine = random_engine(0)
-        engine.tables[:, 4] = np.nan
+        engine.tables[:, :, 4] = np.nan
         with pytest.raises(DivergenceError, match="the model gives NaN"):
             beam_search(engine, [SOURCE], max_length=9, beam=4)

@@ -69,6 +69,12 @@ def test_attention_is_the_mean(members):
     np.testing.assert_allclose(item.attention, same.attention)
 
 
+def test_rows_are_those_of_the_members(members):
+    stepper = Ensemble(members).start(SOURCES)
+    stepper.select(np.array([0, 0, 2, 1]), np.array([0, 2]))
+    assert stepper.num_rows == 4
+
+
 def test_very_improbable_targets_do_not_underflow(random_engine):
     engine = random_engine(0)
     engine.tables = engine.tables - 2000.0

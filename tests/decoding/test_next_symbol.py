@@ -64,6 +64,17 @@ def test_filters(policy, right):
     np.testing.assert_allclose(filtered_probabilities(P + 50.0, policy), [right], atol=1e-6)  # logits do as well
 
 
+@pytest.mark.parametrize("policy", [SamplingPolicy(top_p=0.5), SamplingPolicy(temperature=3.0, top_k=2, top_p=0.9)])
+def test_rows_are_filtered_one_by_one(policy):
+    rows = np.random.default_rng(0).normal(size=(5, 4))
+    found = filtered_probabilities(rows, policy)
+    np.testing.assert_allclose(found, np.concatenate([filtered_probabilities(row[None], policy) for row in rows]))
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    uniforms = np.linspace(0.0, 0.99, 5)
+    alone = [draw(p[None], u[None])[0] for p, u in zip(found, uniforms, strict=True)]
+    assert draw(found, uniforms).tolist() == alone
+
+
 def test_equal_probabilities_are_filtered_by_lower_id():
     even = np.log(np.full((1, 4), 0.25))
     assert filtered_probabilities(even, SamplingPolicy(top_k=2)).tolist() == [[0.5, 0.5, 0, 0]]

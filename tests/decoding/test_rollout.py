@@ -15,11 +15,11 @@ def sources_of(kinds):
 
 
 def plain_greedy(engine, kind, max_length, prefix=()):
-    ids, total, last = [], 0.0, 1
+    ids, total, previous, last = [], 0.0, 0, 1
     while len(ids) < max_length:
-        log_probs = engine.tables[kind, last].copy()
+        log_probs = engine.tables[kind, previous, last].copy()
         log_probs[:2] = -np.inf
-        last = prefix[len(ids)] if len(ids) < len(prefix) else int(log_probs.argmax())
+        previous, last = last, prefix[len(ids)] if len(ids) < len(prefix) else int(log_probs.argmax())
         total += log_probs[last]
         ids.append(last)
         if last == END:
@@ -65,7 +65,8 @@ def test_banned_symbols_are_passed_over():
 def test_finished_sources_leave_the_batch():
     engine = TableEngine(table({1: {END: 1.0}}, 5), table({1: {3: 1.0}, 3: {3: 1.0}}, 5))
     found = greedy(engine, sources_of([1, 0, 0, 1]), max_length=np.array([4, 4, 4, 2]))
-    assert [rows for _, rows, _ in engine.calls] == [4, 2, 1, 1]
+    assert [rows for what, rows, _ in engine.calls if what == "top_k"] == [4, 2, 1, 1]
+    assert [sources for what, _, sources in engine.calls if what == "select"] == [2, 1]
     assert [len(item.ids) for item in found] == [4, 0, 0, 2]
 
 

@@ -37,7 +37,7 @@ class Prefixes:
     Parameters
     ----------
     prefixes : sequence of 1-d arrays, optional
-        One a source, possibly empty, without BOS and EOS; none for no prefix at all.
+        One a source, possibly empty, without specials but UNK; none for no prefix at all.
     num_sources : int
 
     Raises
@@ -45,7 +45,7 @@ class Prefixes:
     ShapeError
         If there is not one prefix a source.
     VocabularyError
-        If a prefix holds EOS, or an id outside the vocabulary.
+        If a prefix holds PAD, BOS, EOS, or an id outside the vocabulary.
     """
 
     def __init__(self, prefixes: Sequence[IntArray] | None, *, num_sources: int, vocabulary_size: int) -> None:
@@ -55,10 +55,9 @@ class Prefixes:
         self._ids = np.full((num_sources, max(map(len, prefixes), default=0)), -1, dtype=np.int64)
         for row, prefix in zip(self._ids, prefixes, strict=False):
             row[: len(prefix)] = prefix
-            if np.any((row[: len(prefix)] < 0) | (row[: len(prefix)] >= vocabulary_size) | (row[: len(prefix)] == EOS)):
-                raise VocabularyError(
-                    f"forced prefix: expected ids below {vocabulary_size} and no end symbol, got {prefix.tolist()}"
-                )
+            if np.any((row[: len(prefix)] <= EOS) | (row[: len(prefix)] >= vocabulary_size)):
+                known = f"{EOS + 1} to {vocabulary_size - 1}"
+                raise VocabularyError(f"forced prefix: expected symbols, ids from {known}, got {prefix.tolist()}")
 
     def at(self, step: int, sources: IntArray) -> IntArray | None:
         """The id forced on each of these sources at `step` (from 0), -1 for a free choice; none if all are free."""
