@@ -114,6 +114,15 @@ def test_unknown_symbols_are_summed_up_on_standard_error(command, run):
     )
 
 
+def test_lines_longer_than_any_in_training_are_answered_and_named(command, run):
+    result = command("predict", run, input="abc\n" + "a" * 7 + "\n" + "ab" * 100 + "\n" + "a" * 8 + "\n")
+    assert (len(result.stdout.splitlines()), result.exit_code) == (4, 0)
+    assert result.stdout.startswith("C B A\n")
+    assert result.stderr == (
+        "note: longer than anything in training (8 symbols, end symbol included), so results may be poor: lines 3, 4\n"
+    )
+
+
 def test_output_goes_to_a_file_whole(command, run, tmp_path):
     result = command("predict", run, "--out", tmp_path / "out.txt", input="abc\nde\n")
     assert (result.stdout, (tmp_path / "out.txt").read_text()) == ("", "C B A\nE D\n")
@@ -136,6 +145,29 @@ def test_pictures_are_saved_for_lines_that_say_something(command, run, tmp_path)
 
 def test_an_ensemble_of_a_run_with_itself_is_that_run(command, run):
     assert command("predict", run, "--with", run, input="abc\n").stdout == "C B A\n"
+
+
+def test_both_spellings_of_a_letter_give_one_output(command, workplace, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("caf\u00e9\tx\nabc\ty\n", encoding="utf-8")
+    dev = ("--dev", tmp_path / "pairs.tsv")
+    command(
+        "train", tmp_path / "pairs.tsv", *dev, "--preset", "tiny", "--out", tmp_path / "run", "training.max_epochs=2"
+    )
+    result = command("predict", tmp_path / "run", "--jsonl", input="caf\u00e9\ncafe\u0301\n")
+    composed, decomposed = (json.loads(line)["log_prob"] for line in result.stdout.splitlines())
+    assert composed == pytest.approx(decomposed, abs=1e-6)
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(("header", "num_pairs", "is_noted"), [("source\ttarget\n", 3, True), ("", 2, False)])
+def test_a_header_is_data_and_pointed_out(command, tmp_path, header, num_pairs, is_noted):
+    (tmp_path / "pairs.tsv").write_text(header + "cat\tkat\ndog\that\n")
+    arguments = ("train", tmp_path / "pairs.tsv", "--dry-run", "--dev", tmp_path / "pairs.tsv")
+    result = command(*arguments)
+    assert f"train: {num_pairs} pairs" in result.stdout
+    assert ("looks like column names" in result.stdout) == is_noted
+    if header:
+        assert "train: 2 pairs" in command(*arguments, "data.header=true").stdout
 
 
 # --- evaluate, score, compare ----------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def make_run(tmp_path):
             tmp_path / name,
             config=config,
             vocabulary=codec.to_json(),
-            data=DataDigest(FileDigest(str(file), read.sha256, len(read)), None),
+            data=DataDigest(FileDigest(str(file), read.sha256, len(read)), None, longest_source=20),
             environment=Environment({}, "", "cpu", 1, "default"),
         )
         weights = initialise(inventory(config.model, sizes), seed)

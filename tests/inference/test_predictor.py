@@ -153,11 +153,11 @@ def test_casing_that_never_occurred_is_pointed_out(model):
 
 
 def test_long_lines_are_answered_and_pointed_out(make_run):
-    model = load(make_run("run", "data.source.max_length=4"))
-    sources = ["abc", "abcd", "d" * 300]
+    model = load(make_run())
+    sources = ["abc", "d" * 19, "d" * 20, "d" * 300]
     assert model.predict(sources)[:1] == model.predict(["abc"])
     assert list(model.inspect(sources).messages()) == [
-        "longer than anything in training (4 symbols, end symbol included), so results may be poor: lines 2, 3"
+        "longer than anything in training (20 symbols, end symbol included), so results may be poor: lines 3, 4"
     ]
 
 

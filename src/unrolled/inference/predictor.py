@@ -78,10 +78,8 @@ class Predictor:
         Settings of the run; `config.decoding` gives the defaults of every search.
     name : str
         What reports call it.
-    longest_source : int, optional
-        Symbols of the longest source in training, end symbol included; longer input is pointed out.
     data : DataDigest, optional
-        What the run was trained on; a report tells seen and unseen sources apart by it.
+        What the run was trained on: longer sources are pointed out, and reports tell seen and unseen ones apart.
     """
 
     def __init__(
@@ -91,14 +89,12 @@ class Predictor:
         config: Config,
         *,
         name: str,
-        longest_source: int | None = None,
         data: DataDigest | None = None,
     ) -> None:
         self.engine = engine
         self.codec = codec
         self.config = config
         self.name = name
-        self.longest_source = longest_source or config.data.source.max_length
         self.data = data
 
     def predict(
@@ -212,7 +208,8 @@ class Predictor:
 
     def notes(self) -> InputNotes:
         """Start a collection for an input that is inspected in parts."""
-        return InputNotes(self.codec, longest=self.longest_source)
+        trained = None if self.data is None else self.data.longest_source
+        return InputNotes(self.codec, longest=trained or self.config.data.source.max_length)
 
     def encode(self, sources: Sequence[str], features: Features | None = None) -> Ragged:
         """Ids of the sources, checked.

@@ -53,12 +53,19 @@ class DataDigest:
     """None where the dev part, if there is one, was held out of the training file."""
     dev_lines: tuple[int, ...] = ()
     """Lines of the training file that were held out, counted from 1."""
+    longest_source: int | None = None
+    """Symbols of the longest source that was trained on, end symbol included; prediction points out longer ones."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read back what `dataclasses.asdict` gave."""
         dev = None if values["dev"] is None else FileDigest(**values["dev"])
-        return cls(train=FileDigest(**values["train"]), dev=dev, dev_lines=tuple(values["dev_lines"]))
+        return cls(
+            train=FileDigest(**values["train"]),
+            dev=dev,
+            dev_lines=tuple(values["dev_lines"]),
+            longest_source=values.get("longest_source"),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

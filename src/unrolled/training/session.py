@@ -223,6 +223,7 @@ def _digest(prepared: Prepared) -> DataDigest:
         train=of_file(digest["train"]),
         dev=None if digest["dev"] is None else of_file(digest["dev"]),
         dev_lines=tuple(digest["dev_lines"] or ()),
+        longest_source=min(prepared.report.train.source.longest, prepared.report.train.source.limit),
     )
 
 
