@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unrolled.config import Data, Side
-from unrolled.errors import DataError, VocabularyError
+from unrolled.errors import ConfigError, DataError, VocabularyError
 from unrolled.text import BOS, EOS, PAD, UNK, Codec, Vocabulary, normalise, recompose
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
@@ -196,6 +196,12 @@ def test_broken_bytes_are_replaced():
 def test_bytes_have_names_to_show():
     codec = codec_of(["a"], ["a"], **sides("byte"))
     assert codec.target_symbols(codec.encode_target("a é~\x7f")) == ["a", " ", "0xC3", "0xA9", "~", "0x7F", "</s>"]
+
+
+@pytest.mark.parametrize("limit", [{"min_count": 2}, {"max_symbols": 9}])
+def test_bytes_cannot_be_limited(limit):
+    with pytest.raises(ConfigError, match="units=byte keeps all 256 bytes"):
+        codec_of(["a"], ["a"], **sides("byte", **limit))
 
 
 def test_id_outside_the_vocabulary_is_an_error():

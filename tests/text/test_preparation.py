@@ -52,6 +52,13 @@ def test_vocabulary_is_of_the_training_pairs_alone(write):
     assert "valid target: 1 symbol not in the vocabulary: U+007A z ×1 (line 1)" in prepared.report.notes
 
 
+def test_casing_of_the_valid_sources_is_noted(write):
+    prepared = prepare(write("t", rows("hello x", "b y")), write("d", rows("Hello X")), Data(), seed=0)
+    cased = [note for note in prepared.report.notes if "case" in note]
+    assert len(cased) == 1
+    assert cased[0].startswith("valid source: 1 symbol in upper case that training had in lower case only")
+
+
 def test_windows_line_ends_change_neither_data_nor_vocabulary(write):
     unix, windows = write("unix", rows("ab x", "cd y")), write("windows", rows("ab x", "cd y").replace("\n", "\r\n"))
     first, second = (prepare(path, path, Data(), seed=0) for path in (unix, windows))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from unrolled.config import Data, Side
-from unrolled.errors import VocabularyError
+from unrolled.errors import ConfigError, VocabularyError
 from unrolled.text.normal_form import normalise, recompose
 from unrolled.text.ragged import Ragged
 from unrolled.text.units import REPLACEMENT, UNITS
@@ -47,7 +47,13 @@ class Codec:
         targets: Sequence[str],
         features: Iterable[Sequence[str]] | None = None,
     ) -> Self:
-        """Take the vocabularies from training texts."""
+        """Take the vocabularies from training texts.
+
+        Raises
+        ------
+        ConfigError
+            If `min_count` or `max_symbols` is set for bytes, which are all kept.
+        """
         form = data.normal_form
         known = (
             None
@@ -150,6 +156,8 @@ class Codec:
 
 def _vocabulary(data: Data, side: Side, texts: Sequence[str], features: Iterable[str] | None) -> Vocabulary:
     counts = UNITS[side.units].count([normalise(text, data.normal_form) for text in texts])
-    if side.units == "byte":  # all bytes, whatever their counts
+    if side.units == "byte":
+        if side.min_count > 1 or side.max_symbols is not None:
+            raise ConfigError("units=byte keeps all 256 bytes: leave min_count and max_symbols unset")
         return Vocabulary(tuple(counts), None if features is None else tuple(sorted(features)))
     return Vocabulary.from_counts(counts, min_count=side.min_count, max_symbols=side.max_symbols, features=features)

@@ -86,9 +86,8 @@ class UnknownSymbols:
             if symbols:
                 total = sum(self.counts[symbol] for symbol in symbols)
                 return (
-                    f"{name} case never occurred in training for what was met {counted(total, 'time')} (for example"
-                    f" {symbols[0]!r} in line {self.first_lines[symbols[0]]}); the model knows the {other}-case form:"
-                    f" bring the input to {other} case"
+                    f"{counted(total, 'symbol')} in {name} case that training had in {other} case only (for example"
+                    f" {symbols[0]!r} in line {self.first_lines[symbols[0]]}): bring the input to {other} case"
                 )
         return ""
 
