@@ -7,6 +7,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Column
 
 from unrolled.training.events import (
     DataPrepared,
@@ -33,10 +34,10 @@ class TrainingProgress:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[facts]}"),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            TaskProgressColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[facts]}", table_column=Column(no_wrap=True), markup=False),
+            expand=True,
             console=self.console,
             disable=not self.console.is_terminal,
         )
@@ -67,7 +68,7 @@ class TrainingProgress:
             case Planned():
                 self._bar.update(self._task, total=event.total_steps)
             case Evaluated():
-                self._dev = f"dev {describe_value(event)}"
+                self._dev = f"dev {short_value(event)}"
         text = describe(event)
         if text:
             self.console.print(text, markup=False, soft_wrap=True)
@@ -137,6 +138,13 @@ def describe_value(event: Evaluated) -> str:
     if event.metric == "loss" or event.value is None:
         return loss
     return f"{loss}, {event.metric.replace('_', ' ')} {100 * event.value:.2f} %"
+
+
+def short_value(event: Evaluated) -> str:
+    """What chooses the best weights, as short as it can be said."""
+    if event.value is None:
+        return "–"
+    return f"{event.value:.3f}" if event.metric == "loss" else f"{100 * event.value:.1f} %"
 
 
 def clock(seconds: float) -> str:
