@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -89,7 +90,8 @@ def test_plain_lines_are_few_and_say_everything(monkeypatch):
 
 def test_a_terminal_has_a_bar_that_fits_its_width():
     text = shown([STARTED, evaluated(), *(step(n, n / 2) for n in range(1, 101))], is_terminal=True)
-    last = [line for line in text.replace("\r", "\n").splitlines() if "100%" in line][-1]
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "\n")
+    last = [line for line in plain.splitlines() if "100%" in line][-1]
     assert "100% epoch 1 · loss 2.000 · dev 25.0 % · 2,000 tokens/s · 1:00 left" in last
     assert "…" not in last
 
