@@ -143,6 +143,13 @@ def test_pictures_are_saved_for_lines_that_say_something(command, run, tmp_path)
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["line-000001.png", "line-000003.png"]
 
 
+def test_characters_without_a_font_are_one_note(command, run, tmp_path, recwarn):
+    result = command("predict", run, "--attention", tmp_path, input="ab\U00013000\n")
+    assert result.exit_code == 0
+    assert [line for line in result.stderr.splitlines() if line.startswith("note: ") and "U+13000" in line]
+    assert "Warning" not in result.stderr
+
+
 def test_an_ensemble_of_a_run_with_itself_is_that_run(command, run):
     assert command("predict", run, "--with", run, input="abc\n").stdout == "C B A\n"
 
@@ -221,6 +228,15 @@ def test_a_dry_run_prints_settings_and_report_and_makes_nothing(command, workpla
     (tmp_path / "again.toml").write_text(result.stdout.partition("\ntrain: ")[0])
     again = command("train", workplace / "words.tsv", "--config", tmp_path / "again.toml", "--dry-run")
     assert again.stdout == result.stdout
+
+
+@pytest.mark.parametrize("columns", ["-,source,target", "-,target,source", "target,-,source"])
+def test_columns_are_declared_in_any_order(command, tmp_path, columns):
+    (tmp_path / "pairs.tsv").write_text("1\tab\tx\n2\tcd\ty\n")
+    result = command("train", tmp_path / "pairs.tsv", "--columns", columns, "--dry-run")
+    assert result.exit_code == 0, result.output
+    names = ", ".join(f'"{name}"' for name in columns.split(","))
+    assert f"columns = [{names}]" in result.stdout
 
 
 def test_spaces_are_symbols_from_training_to_prediction(command, tmp_path):

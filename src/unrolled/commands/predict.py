@@ -43,6 +43,10 @@ def predict(
     """
     from unrolled.inference import load
 
+    if attention is not None:
+        from unrolled import figures  # noqa: F401  # an absent library is told before any work is done
+
+        attention.mkdir(parents=True, exist_ok=True)
     model = load([run, *(members or [])])
     notes = model.notes()
     form = _json_line if as_json else _tsv_line if num_best else _text_line
@@ -134,7 +138,6 @@ def _draw(answers: Sequence[Sequence[Prediction]], folder: Path, *, first_line: 
     """Save the picture of each line's best output as `line-000001.png`; blank lines have none."""
     from unrolled import figures
 
-    folder.mkdir(parents=True, exist_ok=True)
     for line, (best, *_) in enumerate(answers, start=first_line):
         if best.attention is not None and best.target_symbols:
             figure = figures.attention(best.attention, best.source_symbols, best.target_symbols)

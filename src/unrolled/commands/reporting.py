@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import NoReturn, ParamSpec
@@ -39,7 +40,9 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         speak_utf8()
         _listen_to_termination()
         try:
-            command(*args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                command(*args, **kwargs)
             sys.stdout.flush()
         except typer.Exit:
             raise
@@ -64,6 +67,10 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
 def note(text: str) -> None:
     """Print one line about the input or the run on standard error."""
     print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    note(str(message).partition("\n")[0])
 
 
 def _leave(message: str, code: int) -> NoReturn:

@@ -83,7 +83,7 @@ def train(
     if is_dry:
         _print_plan(pairs, dev, config, start_from)
         return
-    out = out or Path("runs") / Path(pairs).name.partition(".")[0]
+    out = out or Path("runs") / Path(pairs.removesuffix(".gz")).stem
     finish(run_training(pairs, dev=dev, config=config, out=out, start_from=start_from, device=device))
 
 
