@@ -11,17 +11,28 @@ line on the way forth that it undoes.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from unrolled import config
 from unrolled.errors import ShapeError
 from unrolled.parameters import Constant, ForgetBias, Initialiser, Orthogonal, Parameter, Xavier, initialise
 from unrolled.reference.layer import FloatArray, Gradients, Weights
 from unrolled.reference.ops import linear_backward, linear_forward, sigmoid
 from unrolled.reference.states import CellState, HiddenState, LSTMState
 
-__all__ = ["Cell", "GRUCell", "LSTMCell", "RNNCell", "ResetFirstGRUCell", "StepGradients", "UngatedLSTMCell"]
+__all__ = [
+    "Cell",
+    "GRUCell",
+    "LSTMCell",
+    "RNNCell",
+    "ReLURNNCell",
+    "ResetBeforeGRUCell",
+    "StepGradients",
+    "UngatedLSTMCell",
+    "cell_type",
+]
 
 
 class StepGradients(NamedTuple):
@@ -137,7 +148,7 @@ class Cell:
             "weight_ih": d_weight_ih,
             "weight_hh": self._recurrent_weight_gradient(flat, caches),
             "bias_ih": d_bias_ih,
-            "bias_hh": d_bias_ih if d_recurrent is d_input else flat.sum(axis=0),
+            "bias_hh": flat.sum(axis=0),
         }
 
     def _recurrent_weight_gradient(self, d_recurrent: FloatArray, caches: list[Any]) -> FloatArray:
@@ -188,33 +199,46 @@ class RNNCache(NamedTuple):
 
 
 class RNNCell(HiddenCell):
-    """``h' = tanh(W_ih x + b_ih + W_hh h + b_hh)`` (Elman 1990), or relu in place of tanh.
+    """``h' = tanh(W_ih x + b_ih + W_hh h + b_hh)`` (Elman 1990).
 
     Parameters
     ----------
     input_size, hidden_size : int
-    activation : {"tanh", "relu"}
     seed : int
         Decides the start values.
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, *, activation: Literal["tanh", "relu"] = "tanh", seed: int = 0
-    ) -> None:
-        super().__init__(input_size, hidden_size, seed=seed)
-        self.activation = activation
-
     def step(self, gates: FloatArray, state: HiddenState) -> tuple[HiddenState, RNNCache]:
         """Next state and cache."""
         gates += state.h @ self.weight_hh.T  # (1)
-        h_next: FloatArray = np.tanh(gates) if self.activation == "tanh" else np.maximum(gates, 0.0)  # (2)
+        h_next: FloatArray = np.tanh(gates)  # (2)
         return HiddenState(h_next), RNNCache(state.h, h_next)
 
     def step_backward(self, d_state: HiddenState, cache: RNNCache) -> StepGradients:
         """Gradients of one step."""
-        h_next = cache.h_next
-        slope = 1.0 - h_next * h_next if self.activation == "tanh" else h_next > 0.0
-        d_gates: FloatArray = d_state.h * slope  # (2)
+        d_gates = d_state.h * (1.0 - cache.h_next * cache.h_next)  # (2)
+        return StepGradients(d_gates, d_gates, HiddenState(d_gates @ self.weight_hh))  # (1)
+
+
+class ReLURNNCell(RNNCell):
+    """``h' = max(W_ih x + b_ih + W_hh h + b_hh, 0)``.
+
+    Parameters
+    ----------
+    input_size, hidden_size : int
+    seed : int
+        Decides the start values.
+    """
+
+    def step(self, gates: FloatArray, state: HiddenState) -> tuple[HiddenState, RNNCache]:
+        """Next state and cache."""
+        gates += state.h @ self.weight_hh.T  # (1)
+        h_next: FloatArray = np.maximum(gates, 0.0)  # (2)
+        return HiddenState(h_next), RNNCache(state.h, h_next)
+
+    def step_backward(self, d_state: HiddenState, cache: RNNCache) -> StepGradients:
+        """Gradients of one step."""
+        d_gates = d_state.h * (cache.h_next > 0.0)  # (2)
         return StepGradients(d_gates, d_gates, HiddenState(d_gates @ self.weight_hh))  # (1)
 
 
@@ -378,8 +402,8 @@ class GRUCell(HiddenCell):
         return StepGradients(d_input, d_recurrent, HiddenState(d_recurrent @ self.weight_hh + d_h * z))  # (1), (4)
 
 
-class ResetFirstGRUCache(NamedTuple):
-    """What one step of `ResetFirstGRUCell` keeps."""
+class ResetBeforeGRUCache(NamedTuple):
+    """What one step of `ResetBeforeGRUCell` keeps."""
 
     h: FloatArray
     r: FloatArray
@@ -387,7 +411,7 @@ class ResetFirstGRUCache(NamedTuple):
     n: FloatArray
 
 
-class ResetFirstGRUCell(HiddenCell):
+class ResetBeforeGRUCell(HiddenCell):
     """The GRU as first published (Cho et al. 2014, eq. 5–8): reset before the recurrent product.
 
     ``n = tanh(W_n x + b_in + U_n (r ⊙ h) + b_hn)``, all else as in `GRUCell`. The two are different functions, and no
@@ -406,16 +430,16 @@ class ResetFirstGRUCell(HiddenCell):
 
     num_gates = 3
 
-    def step(self, gates: FloatArray, state: HiddenState) -> tuple[HiddenState, ResetFirstGRUCache]:
+    def step(self, gates: FloatArray, state: HiddenState) -> tuple[HiddenState, ResetBeforeGRUCache]:
         """Next state and cache."""
         h = state.h
         H = self.hidden_size
         weight_rz, weight_n = self.weight_hh[: 2 * H], self.weight_hh[2 * H :]
         r, z = _blocks(sigmoid(gates[:, : 2 * H] + h @ weight_rz.T), 2)  # (1)
         n: FloatArray = np.tanh(gates[:, 2 * H :] + (r * h) @ weight_n.T)  # (2)
-        return HiddenState(n + z * (h - n)), ResetFirstGRUCache(h, r, z, n)  # (3)
+        return HiddenState(n + z * (h - n)), ResetBeforeGRUCache(h, r, z, n)  # (3)
 
-    def step_backward(self, d_state: HiddenState, cache: ResetFirstGRUCache) -> StepGradients:
+    def step_backward(self, d_state: HiddenState, cache: ResetBeforeGRUCache) -> StepGradients:
         """Gradients of one step."""
         d_h, (h, r, z, n) = d_state.h, cache
         H = self.hidden_size
@@ -428,9 +452,18 @@ class ResetFirstGRUCell(HiddenCell):
         d_previous = d_rz @ weight_rz + d_reset * r + d_h * z  # (1), (2), (3)
         return StepGradients(d_gates, d_gates, HiddenState(d_previous))
 
-    def _recurrent_weight_gradient(self, d_recurrent: FloatArray, caches: list[ResetFirstGRUCache]) -> FloatArray:
+    def _recurrent_weight_gradient(self, d_recurrent: FloatArray, caches: list[ResetBeforeGRUCache]) -> FloatArray:
         """As in `Cell`, but the rows of n have met r ⊙ h."""
         H = self.hidden_size
         h = np.concatenate([cache.h for cache in caches])
         reset = np.concatenate([cache.r * cache.h for cache in caches])
         return np.concatenate([d_recurrent[:, : 2 * H].T @ h, d_recurrent[:, 2 * H :].T @ reset])
+
+
+def cell_type(settings: config.Recurrent) -> type[Cell]:
+    """The kind of cell that the settings ask for."""
+    if settings.cell == "lstm":
+        return LSTMCell if settings.forget_gate else UngatedLSTMCell
+    if settings.cell == "gru":
+        return GRUCell if settings.reset == "after" else ResetBeforeGRUCell
+    return RNNCell if settings.nonlinearity == "tanh" else ReLURNNCell

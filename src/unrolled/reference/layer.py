@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unrolled.next_symbol import FloatArray, IntArray
 
-__all__ = ["BoolArray", "FloatArray", "Gradients", "IntArray", "Layer", "Weights", "add", "named", "under"]
+__all__ = ["BoolArray", "FloatArray", "Gradients", "IntArray", "Layer", "Weights", "accumulate", "named", "under"]
 
 BoolArray = NDArray[np.bool_]
 Weights = Mapping[str, FloatArray]
@@ -50,8 +50,7 @@ def named(name: str, weights: Weights) -> dict[str, FloatArray]:
     return {f"{name}.{key}": value for key, value in weights.items()}
 
 
-def add(first: FloatArray | None, second: FloatArray | None) -> FloatArray | None:
-    """Sum of two gradients, either of which may be absent (zero)."""
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
+def accumulate(total: Gradients, found: Gradients) -> None:
+    """Add gradients to a running total, by name."""
+    for name, gradient in found.items():
+        total[name] = total[name] + gradient if name in total else gradient

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unrolled import config
 from unrolled.reference import ops
 from unrolled.reference.attention import (
     TiledCache,
@@ -61,29 +62,33 @@ class SelfAttentionCache(NamedTuple):
     attention: TiledCache
     out: ops.LinearCache
 
+    @property
+    def reached(self) -> KeysValues:
+        """The past grown by the new positions."""
+        return KeysValues(self.attention.keys, self.attention.values)
+
 
 class SelfAttention:
     """``W_o [head_1; …; head_N] + b_o``, all heads from one product (Vaswani et al. 2017, section 3.2.2).
 
     Parameters
     ----------
+    settings : config.Transformer
+        Number of heads, and whether queries and keys are turned by their positions.
     parameters : dict
         Of the linear layers `qkv` (3D, D), stacked queries, keys, values, and `out` (D, D).
-    num_heads : int
-    is_rotary : bool
-        Whether queries and keys are turned by their positions.
     """
 
-    def __init__(self, parameters: Weights, *, num_heads: int, is_rotary: bool) -> None:
+    def __init__(self, settings: config.Transformer, parameters: Weights) -> None:
         self.parameters = parameters
-        self.num_heads = num_heads
-        self.is_rotary = is_rotary
+        self.num_heads = settings.num_heads
+        self.is_rotary = settings.positions == "rotary"
         self.qkv = Linear(under(parameters, "qkv"))
         self.out = Linear(under(parameters, "out"))
 
     def forward(
         self, x: FloatArray, positions: IntArray, visible: Visible, past: KeysValues | None = None
-    ) -> tuple[tuple[FloatArray, KeysValues], SelfAttentionCache]:
+    ) -> tuple[FloatArray, SelfAttentionCache]:
         """Attend from each position of x to the past and to x.
 
         Parameters
@@ -97,8 +102,9 @@ class SelfAttention:
 
         Returns
         -------
-        (y, keys_values) : (B, T, D) array, and the past grown by x
+        y : (B, T, D) array
         cache : SelfAttentionCache
+            Its `reached` is the past grown by x.
         """
         joint, qkv = self.qkv.forward(x)  # (1)
         query, keys, values = _split(joint, 3, self.num_heads)
@@ -107,7 +113,7 @@ class SelfAttention:
         reached = KeysValues(keys, values) if past is None else past.grown(KeysValues(keys, values))
         context, attention = tiled_attention_forward(query, *reached, visible)  # (3)
         y, out = self.out.forward(_join([context]))  # (4)
-        return (y, reached), SelfAttentionCache(qkv, positions, attention, out)
+        return y, SelfAttentionCache(qkv, positions, attention, out)
 
     def backward(self, d_y: FloatArray, cache: SelfAttentionCache) -> tuple[FloatArray, Gradients]:
         """∂L/∂x and parameter gradients; a past is taken as given and gets none."""

@@ -6,10 +6,12 @@ argument, in order. Axes: ``...`` any leading axes, I inputs, O outputs, V class
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+from unrolled.reference.erf import erf
 from unrolled.reference.layer import BoolArray, FloatArray, IntArray
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "dropout_forward",
     "embedding_backward",
     "embedding_forward",
+    "gelu_backward",
+    "gelu_forward",
     "layer_norm_backward",
     "layer_norm_forward",
     "linear_backward",
@@ -29,6 +33,8 @@ __all__ = [
     "relu_backward",
     "relu_forward",
     "sigmoid",
+    "silu_backward",
+    "silu_forward",
     "tanh_backward",
     "tanh_forward",
 ]
@@ -66,6 +72,45 @@ def relu_forward(x: FloatArray) -> tuple[FloatArray, FloatArray]:
 def relu_backward(d_y: FloatArray, y: FloatArray) -> FloatArray:
     """``d_x = d_y`` where ``x > 0``, else 0 (also at the kink)."""
     return d_y * (y > 0.0)
+
+
+class GELUCache(NamedTuple):
+    """What `gelu_backward` needs."""
+
+    x: FloatArray
+    share: FloatArray
+
+
+def gelu_forward(x: FloatArray) -> tuple[FloatArray, GELUCache]:
+    """``y = x Φ(x)``, Φ the normal distribution function ``½ (1 + erf(x / √2))`` (Hendrycks & Gimpel 2016)."""
+    share = 0.5 * (1.0 + erf(x * math.sqrt(0.5)))
+    return x * share, GELUCache(x, share)
+
+
+def gelu_backward(d_y: FloatArray, cache: GELUCache) -> FloatArray:
+    """``d_x = (Φ(x) + x φ(x)) ⊙ d_y``, φ the normal density."""
+    x, share = cache
+    density: FloatArray = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+    return (share + x * density) * d_y
+
+
+class SiLUCache(NamedTuple):
+    """What `silu_backward` needs."""
+
+    x: FloatArray
+    share: FloatArray
+
+
+def silu_forward(x: FloatArray) -> tuple[FloatArray, SiLUCache]:
+    """``y = x σ(x)``."""
+    share = sigmoid(x)
+    return x * share, SiLUCache(x, share)
+
+
+def silu_backward(d_y: FloatArray, cache: SiLUCache) -> FloatArray:
+    """``d_x = σ(x) (1 + x (1 − σ(x))) ⊙ d_y``."""
+    x, share = cache
+    return share * (1.0 + x * (1.0 - share)) * d_y
 
 
 def dropout_forward(

@@ -156,6 +156,8 @@ class Recurrent:
         The forward cell of each layer, and the backward one if there is one.
     dropout : float
         Rate between layers; in effect while a generator is passed.
+    is_reversed : bool
+        Let the first direction read from right to left (and the second, if any, from left to right).
 
     Attributes
     ----------
@@ -163,9 +165,10 @@ class Recurrent:
         `0.fwd.weight_ih` and so on.
     """
 
-    def __init__(self, layers: Sequence[tuple[Cell, ...]], *, dropout: float = 0.0) -> None:
+    def __init__(self, layers: Sequence[tuple[Cell, ...]], *, dropout: float = 0.0, is_reversed: bool = False) -> None:
         self.layers = tuple(layers)
         self.dropout = dropout
+        self.is_reversed = is_reversed
         self.parameters = {
             f"{layer}.{direction}.{name}": weight
             for layer, cells in enumerate(self.layers)
@@ -174,14 +177,16 @@ class Recurrent:
         }
 
     @classmethod
-    def from_parameters(cls, cell: type[Cell], parameters: Weights, *, dropout: float = 0.0) -> Self:
+    def from_parameters(
+        cls, cell: type[Cell], parameters: Weights, *, dropout: float = 0.0, is_reversed: bool = False
+    ) -> Self:
         """As many layers and directions of one kind of cell as there are weights for."""
         num_layers = len({name.split(".", 1)[0] for name in parameters})
         found = [
             [under(parameters, f"{layer}.{direction}") for direction in _DIRECTIONS] for layer in range(num_layers)
         ]
         layers = [tuple(cell.from_parameters(weights) for weights in directions if weights) for directions in found]
-        return cls(layers, dropout=dropout)
+        return cls(layers, dropout=dropout, is_reversed=is_reversed)
 
     def forward(
         self,
@@ -211,7 +216,8 @@ class Recurrent:
         last, cache = [], RecurrentCache([], [])
         for number, cells in enumerate(self.layers):
             x, dropped = dropout_forward(x, self.dropout if number else 0.0, rng)
-            x, state, runs = _layer_forward(cells, x, None if start is None else start[number], mask)
+            begin = _starts(cells, None if start is None else start[number], len(x))
+            x, state, runs = _layer_forward(cells, x, begin, mask, is_reversed=self.is_reversed)
             last.append(state)
             cache.runs.append(runs)
             cache.dropped.append(dropped)
@@ -238,12 +244,11 @@ class Recurrent:
 
 
 def _layer_forward(
-    cells: tuple[Cell, ...], x: FloatArray, start: Any | None, mask: BoolArray | None
+    cells: tuple[Cell, ...], x: FloatArray, starts: list[Any], mask: BoolArray | None, *, is_reversed: bool
 ) -> tuple[FloatArray, Any, tuple[UnrollCache, ...]]:
-    begin = _starts(cells, start, len(x))
     runs = [
-        unroll_forward(cell, x, state, mask, is_reversed=direction == 1)
-        for direction, (cell, state) in enumerate(zip(cells, begin, strict=True))
+        unroll_forward(cell, x, start, mask, is_reversed=is_reversed != (direction == 1))
+        for direction, (cell, start) in enumerate(zip(cells, starts, strict=True))
     ]
     outputs, last, caches = zip(*runs, strict=True)
     return _side_by_side(outputs), _joined(last), caches

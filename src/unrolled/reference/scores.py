@@ -15,7 +15,7 @@ from unrolled.reference import ops
 from unrolled.reference.layer import BoolArray, FloatArray, Gradients, Weights, named, under
 from unrolled.reference.layers import Linear
 
-__all__ = ["SCORES", "Additive", "Dot", "General", "Luong", "ScaledDot", "Score"]
+__all__ = ["SCORES", "Additive", "Dot", "General", "ScaledDot", "Score", "attend_backward", "attend_forward"]
 
 
 class Score(Protocol):
@@ -133,66 +133,52 @@ class Additive(General):
 SCORES: dict[str, type[Dot]] = {"dot": Dot, "scaled_dot": ScaledDot, "general": General, "additive": Additive}
 
 
-# --- wiring ----------------------------------------------------------------------------------------------------------
+# --- weights and context ---------------------------------------------------------------------------------------------
 
 
-class LuongCache(NamedTuple):
-    """What `Luong.backward` needs."""
+class AttendCache(NamedTuple):
+    """What `attend_backward` needs."""
 
     compared: Any
     weights: FloatArray
     output: FloatArray
-    combined: ops.LinearCache
-    attended: FloatArray
 
 
-class Luong:
-    """Attention after the cell: ``s̃ = tanh(W_c [context; s] + b)`` (Luong et al. 2015, eq. 5).
-
-    No step's input depends on another step's context, so all steps are computed at once.
+def attend_forward(
+    score: Score, query: FloatArray, output: FloatArray, keys: FloatArray, mask: BoolArray
+) -> tuple[tuple[FloatArray, FloatArray], AttendCache]:
+    """``α = softmax_allowed(score(s, m))``, ``context = Σ_j α_j m_j``.
 
     Parameters
     ----------
     score : Score
-    combine : dict
-        Weights of the linear layer (H, M + H).
+    query : (R, n, H) array
+        Rows are sources × k, source-major; the k rows of a source are folded into its query axis.
+    output : (B, S, M) array
+    keys : (B, S, H) array
+        From ``score.keys(output)``.
+    mask : (B, S) bool array
+
+    Returns
+    -------
+    (context, weights) : (R, n, M) and (R, n, S) arrays
+    cache : AttendCache
     """
+    R, n, H = query.shape
+    scores, compared = score.compare(query.reshape(len(output), -1, H), keys)  # (1) (R, n, H) -> (B, k·n, H)
+    weights, _ = ops.masked_softmax_forward(scores, mask[:, None])  # (2)
+    context = weights @ output  # (3)
+    return (context.reshape(R, n, -1), weights.reshape(R, n, -1)), AttendCache(compared, weights, output)
 
-    def __init__(self, score: Score, combine: Weights) -> None:
-        self.score = score
-        self.combine = Linear(combine)
 
-    def forward(
-        self, hidden: FloatArray, output: FloatArray, keys: FloatArray, mask: BoolArray
-    ) -> tuple[tuple[FloatArray, FloatArray], LuongCache]:
-        """Attend from states (R, n, H), R = B·k, to outputs (B, S, M) with keys (B, S, H) and mask (B, S).
-
-        Returns
-        -------
-        (attended, weights) : (R, n, H) and (R, n, S) arrays
-        cache : LuongCache
-        """
-        query = hidden.reshape(len(output), -1, hidden.shape[-1])  # (R, n, H) -> (B, k·n, H)
-        scores, compared = self.score.compare(query, keys)  # (1)
-        weights, _ = ops.masked_softmax_forward(scores, mask[:, None])  # (2)
-        context = weights @ output  # (3)
-        y, combined = self.combine.forward(np.concatenate([context, query], axis=-1))  # (4)
-        attended, _ = ops.tanh_forward(y)  # (5)
-        shape = hidden.shape[:2]
-        results = attended.reshape(hidden.shape), weights.reshape(*shape, -1)
-        return results, LuongCache(compared, weights, output, combined, attended)
-
-    def backward(
-        self, d_attended: FloatArray, cache: LuongCache
-    ) -> tuple[FloatArray, FloatArray, FloatArray, Gradients]:
-        """∂L/∂hidden, ∂L/∂output (through the context alone), ∂L/∂keys, and parameter gradients."""
-        d_y = ops.tanh_backward(d_attended.reshape(cache.attended.shape), cache.attended)  # (5)
-        d_joined, combine = self.combine.backward(d_y, cache.combined)  # (4)
-        M = cache.output.shape[-1]
-        d_context, d_query = d_joined[..., :M], d_joined[..., M:]  # (4)
-        d_output = cache.weights.swapaxes(1, 2) @ d_context  # (3)
-        d_weights = d_context @ cache.output.swapaxes(1, 2)  # (3)
-        d_scores = ops.masked_softmax_backward(d_weights, cache.weights)  # (2)
-        d_compared, d_keys, score = self.score.compare_backward(d_scores, cache.compared)  # (1)
-        d_hidden = (d_query + d_compared).reshape(d_attended.shape)
-        return d_hidden, d_output, d_keys, {**named("attention", score), **named("combine", combine)}
+def attend_backward(
+    score: Score, d_context: FloatArray, cache: AttendCache
+) -> tuple[FloatArray, FloatArray, FloatArray, Gradients]:
+    """∂L/∂query, ∂L/∂output (through the context alone), ∂L/∂keys, and gradients of the score's parameters."""
+    R, n, M = d_context.shape
+    d_context = d_context.reshape(len(cache.output), -1, M)  # (R, n, M) -> (B, k·n, M)
+    d_output = cache.weights.swapaxes(1, 2) @ d_context  # (3)
+    d_weights = d_context @ cache.output.swapaxes(1, 2)  # (3)
+    d_scores = ops.masked_softmax_backward(d_weights, cache.weights)  # (2)
+    d_query, d_keys, gradients = score.compare_backward(d_scores, cache.compared)  # (1)
+    return d_query.reshape(R, n, -1), d_output, d_keys, gradients

@@ -10,10 +10,11 @@ from unrolled import config
 from unrolled.errors import ShapeError
 from unrolled.parameters import Sizes, inventory
 from unrolled.reference import ops
-from unrolled.reference.encoders import build_encoder
-from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, named, under
+from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, accumulate, named, under
 from unrolled.reference.recurrent_decoder import RecurrentDecoder
+from unrolled.reference.recurrent_encoder import RecurrentEncoder
 from unrolled.reference.transformer_decoder import TransformerDecoder
+from unrolled.reference.transformer_encoder import TransformerEncoder
 
 __all__ = ["DecoderOutput", "LossAndGradients", "Seq2Seq", "build"]
 
@@ -86,7 +87,11 @@ class Seq2Seq:
 
     def __init__(self, settings: config.Seq2Seq, sizes: Sizes, parameters: Weights) -> None:
         self.parameters = parameters
-        self.encoder = build_encoder(settings.encoder, sizes, under(parameters, "encoder"))
+        self.encoder: Any = (
+            RecurrentEncoder(settings.encoder, sizes, under(parameters, "encoder"))
+            if isinstance(settings.encoder, config.RecurrentEncoder)
+            else TransformerEncoder(settings.encoder, sizes, under(parameters, "encoder"))
+        )
         self.decoder: Any = (
             RecurrentDecoder(settings.decoder, settings.encoder, under(parameters, "decoder"))
             if isinstance(settings.decoder, config.RecurrentDecoder)
@@ -178,7 +183,9 @@ class Seq2Seq:
         d_memory, of_steps = self.decoder.backward(d_logits, cache.decoder)  # (3)
         d_encoded, of_memory = self.decoder.prepare_backward(d_memory, cache.prepared)  # (2)
         of_encoder = self.encoder.backward(d_encoded, cache.encoder)  # (1)
-        return {**named("encoder", of_encoder), **named("decoder", {**of_steps, **of_memory})}
+        of_decoder = {**of_steps}
+        accumulate(of_decoder, of_memory)  # the layers' cross-attention has a part in both
+        return {**named("encoder", of_encoder), **named("decoder", of_decoder)}
 
     def loss_and_gradients(
         self, batch: Batch, *, label_smoothing: float = 0.0, rng: np.random.Generator | None = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from unrolled.reference.layer import FloatArray, IntArray
 
-__all__ = ["CellState", "HiddenState", "LSTMState", "mapped", "selected"]
+__all__ = ["CellState", "HiddenState", "LSTMState", "added", "mapped", "selected"]
 
 Tree = TypeVar("Tree")
 
@@ -28,6 +28,15 @@ def selected(tree: Tree, rows: IntArray) -> Tree:
     """Copy with these rows of the first axis; repeats are allowed."""
     copy: Tree = mapped(tree, lambda leaf: np.take(leaf, rows, axis=0))
     return copy
+
+
+def added(first: Tree, second: Tree) -> Tree:
+    """Sum of two nested tuples of arrays, leaf by leaf."""
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        leaves = [added(a, b) for a, b in zip(first, second, strict=True)]
+        total: Tree = type(first)(*leaves) if hasattr(first, "_fields") else tuple(leaves)  # type: ignore[assignment]
+        return total
+    return first + second  # type: ignore[operator, no-any-return]
 
 
 class LSTMState(NamedTuple):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from unrolled import config
 from unrolled.reference import ops
 from unrolled.reference.attention import Visible
-from unrolled.reference.encoders import Encoded
-from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, named, under
-from unrolled.reference.layers import Embedding, LayerNorm, Linear
+from unrolled.reference.encoded import Encoded
+from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, accumulate, named, under
+from unrolled.reference.layers import Output
 from unrolled.reference.multihead import KeysValues
-from unrolled.reference.positions import sinusoids
 from unrolled.reference.states import selected
-from unrolled.reference.transformer import DecoderLayer, DecoderLayerCache
+from unrolled.reference.transformer import DecoderLayer, DecoderLayerCache, Ends, EntranceCache
 
 __all__ = ["TransformerDecoder", "TransformerMemory", "TransformerState"]
 
@@ -62,16 +61,15 @@ class TransformerState(NamedTuple):
 class TransformerDecoderCache(NamedTuple):
     """What `TransformerDecoder.backward` needs."""
 
-    embedding: Any
-    dropped: FloatArray | None
+    entrance: EntranceCache
     layers: list[DecoderLayerCache]
-    norm: ops.LayerNormCache
+    exit: ops.LayerNormCache | None
     output: ops.LinearCache
     mask: BoolArray
 
 
 class TransformerDecoder:
-    """Decoder layers over the target, pre-norm.
+    """Decoder layers over the target.
 
     Parameters
     ----------
@@ -85,14 +83,11 @@ class TransformerDecoder:
         del encoder
         self.parameters = parameters
         self.head_shape = (settings.num_heads, settings.d_model // settings.num_heads)
-        self.dropout = settings.dropout
-        self.is_sinusoidal = settings.positions == "sinusoidal"
-        self.embedding = Embedding(under(parameters, "embedding"))
+        self.ends = Ends(settings, parameters)
         self.layers = [
             DecoderLayer(settings, under(parameters, f"layers.{number}")) for number in range(settings.num_layers)
         ]
-        self.norm = LayerNorm(under(parameters, "norm"))
-        self.output = Linear(under(parameters, "output"))
+        self.output = Output(parameters)
 
     # --- once a source -----------------------------------------------------------------------------------------------
 
@@ -140,40 +135,35 @@ class TransformerDecoder:
         real = np.ones(tokens.shape, np.bool_) if mask is None else mask
         valid = np.concatenate([state.valid, real], axis=1)  # (R, P + n)
         positions = state.position[:, None] + np.arange(tokens.shape[1])  # right for real tokens, which come first
-        x, embedding = self.embedding.forward(tokens)  # (1)
-        if self.is_sinusoidal:
-            x += sinusoids(positions, x.shape[-1]).astype(x.dtype)
-        x, dropped = ops.dropout_forward(x, self.dropout, rng)  # (2)
-        reached, caches = [], []
-        for number, layer in enumerate(self.layers):
-            (x, past), cache = layer.forward(  # (3)
-                x,
-                positions,
-                Visible(keys=valid, is_causal=True),
-                state.layers[number],
-                memory=memory.layers[number],
-                memory_mask=memory.mask,
-                rng=rng,
-            )
-            reached.append(past)
+        visible = Visible(keys=valid, is_causal=True)
+        x, entrance = self.ends.enter(tokens, positions, None, rng)  # (1)
+        caches = []
+        for layer, past, sources in zip(self.layers, state.layers, memory.layers, strict=True):
+            x, cache = layer.forward(
+                x, positions, visible, past, memory=sources, memory_mask=memory.mask, rng=rng
+            )  # (2)
             caches.append(cache)
-        x, norm = self.norm.forward(x)  # (4)
-        logits, output = self.output.forward(x)  # (5)
-        last = TransformerState(tuple(reached), valid, state.position + real.sum(axis=1))
-        weights = self.layers[-1].cross.weights(caches[-1].cross, len(tokens)).mean(axis=1) if need_attention else None
-        return (logits, last, weights), TransformerDecoderCache(embedding, dropped, caches, norm, output, memory.mask)
+        x, norm = self.ends.leave(x)  # (3)
+        logits, output = self.output.forward(x)  # (4)
+        reached = tuple(cache.attention.inner.reached for cache in caches)
+        last = TransformerState(reached, valid, state.position + real.sum(axis=1))
+        weights = self._weights(caches[-1], len(tokens)) if need_attention else None
+        return (logits, last, weights), TransformerDecoderCache(entrance, caches, norm, output, memory.mask)
+
+    def _weights(self, cache: DecoderLayerCache, num_rows: int) -> FloatArray:
+        """Attention of the last layer to the source, averaged over its heads: (R, n, S)."""
+        weights: FloatArray = self.layers[-1].cross.weights(cache.cross.inner, num_rows).mean(axis=1)
+        return weights
 
     def backward(self, d_logits: FloatArray, cache: TransformerDecoderCache) -> tuple[TransformerMemory, Gradients]:
-        """∂L/∂memory and parameter gradients, for a forward pass from `initial_state`."""
-        d_x, found = self.output.backward(d_logits, cache.output)  # (5)
-        gradients = named("output", found)
-        d_x, found = self.norm.backward(d_x, cache.norm)  # (4)
-        gradients.update(named("norm", found))
+        """∂L/∂memory and parameter gradients, of a forward pass without a mask from `initial_state`."""
+        d_x, gradients = self.output.backward(d_logits, cache.output)  # (4)
+        d_x, found = self.ends.leave_backward(d_x, cache.exit)  # (3)
+        gradients.update(found)
         d_memory = []
         for number in reversed(range(len(self.layers))):
-            d_x, d_layer, found = self.layers[number].backward(d_x, cache.layers[number])  # (3)
+            d_x, d_layer, found = self.layers[number].backward(d_x, cache.layers[number])  # (2)
             d_memory.append(d_layer)
             gradients.update(named(f"layers.{number}", found))
-        d_x = ops.dropout_backward(d_x, cache.dropped)  # (2)
-        gradients.update(named("embedding", self.embedding.backward(d_x, cache.embedding)))  # (1)
+        accumulate(gradients, self.ends.enter_backward(d_x, cache.entrance))  # (1)
         return TransformerMemory(cache.mask, tuple(reversed(d_memory))), gradients
