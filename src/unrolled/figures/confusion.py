@@ -42,7 +42,7 @@ def symbol_confusion(confusions: Sequence[Confusion], *, limit: int = 40) -> Fig
     UserWarning
         Once, naming the characters that no font on this system has; their codes stand in for them.
     """
-    shown = sorted(confusions, reverse=True)[:limit]
+    shown = sorted(confusions, key=lambda confusion: -confusion.count)[:limit]
     if not shown:
         raise ShapeError("symbol confusion: nothing to draw, got no confusions; the predictions have no errors")
     expected, got = _by_frequency(shown, "expected"), _by_frequency(shown, "got")
