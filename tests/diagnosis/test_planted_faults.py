@@ -81,12 +81,12 @@ FAULTY = {
     "nn.Transformer encoder not masked": lambda: Planted(
         TransformerSeq2Seq(fault="encoder not masked"), pairs(), "padding_leak", "encoder.layers.0.self_attn"
     ),
-    "nn.Transformer padding inverted": lambda: Planted(TransformerSeq2Seq(fault="padding inverted"), pairs(), "non_finite", "self_attn"),
+    "nn.Transformer padding inverted": lambda: Planted(TransformerSeq2Seq(fault="padding inverted"), pairs(), "padding_leak", "multihead_attn"),
     # the batch
     "lstm time first": lambda: Planted(RecurrentLM(fault="time first"), text(), "batch_leak", "rnn"),
     "logits reshaped": lambda: Planted(RecurrentLM(fault="reshape"), text(), "batch_leak", "RecurrentLM"),
     # steps and state
-    "cache positions from 0": lambda: Planted(GPT(fault="positions from 0"), text(), "stepwise_mismatch", "wpe"),
+    "cache positions from 0": lambda: Planted(GPT(fault="positions from 0"), text(), "stepwise_mismatch", "GPT"),
     "lstm state dropped": lambda: Planted(RecurrentLM(fault="state dropped"), text(), "state_lost"),
     "lstm cell dropped": lambda: Planted(RecurrentLM(fault="cell dropped"), text(), "state_lost"),
     "lstm state not updated": lambda: Planted(RecurrentLM(fault="state not updated"), text(), "stepwise_mismatch", "rnn"),
@@ -105,8 +105,9 @@ FAULTY = {
     "scale by model width": lambda: Planted(GPT(fault="scale by width"), text(), "attention_scale", "blocks.1.attn"),
     "scaled twice": lambda: Planted(GPT(fault="scale twice"), text(), "attention_scale", "blocks.0.attn"),
     "diagonal lost": lambda: Planted(GPT(fault="diagonal lost"), text(), "non_finite", "blocks.0.attn"),
+    "fused diagonal lost": lambda: Planted(GPT(fault="fused diagonal lost"), text(), "attention_mask", "blocks.0.attn"),
     "mask inverted": lambda: Planted(GPT(fault="mask inverted"), text(), "future_leak", "blocks.0.attn"),
-    "nn.Transformer mask inverted": lambda: Planted(TransformerSeq2Seq(fault="mask inverted"), pairs(), "non_finite", "self_attn"),
+    "nn.Transformer mask inverted": lambda: Planted(TransformerSeq2Seq(fault="mask inverted"), pairs(), "future_leak", "self_attn"),
     "softmax saturated": lambda: Planted(
         changed(GPT(), lambda m: scaled(m.blocks[0].attn.c_attn, 100)), text(), "attention_saturated", "blocks.0.attn"
     ),

@@ -68,7 +68,7 @@ class RecurrentLM(nn.Module):
         self.fault = fault
         self.drop = nn.Dropout(0.2)
         self.encoder = nn.Embedding(V, 16)
-        self.rnn = getattr(nn, cell)(16, hidden, layers, batch_first=fault != "time first", dropout=0.2)
+        self.rnn = getattr(nn, cell)(16, hidden, layers, batch_first=fault != "time first", dropout=0.2 if layers > 1 else 0)
         self.decoder = nn.Linear(hidden, V)
 
     def forward(self, input: Tensor, hidden=None):  # noqa: A002
@@ -158,8 +158,8 @@ class CausalSelfAttention(nn.Module):
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         S = k.shape[2]
-        if self.fault == "fused":
-            mask = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+        if self.fault.startswith("fused"):
+            mask = torch.ones(T, S, dtype=torch.bool).tril(S - T - (self.fault == "fused diagonal lost"))
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             return self.c_proj(y.transpose(1, 2).reshape(B, T, C)), (k, v)
         scale = {"no scale": 1.0, "scale by width": 1 / math.sqrt(C), "scale twice": 1 / k.shape[-1]}

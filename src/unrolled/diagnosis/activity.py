@@ -65,7 +65,7 @@ def activations(model: Any, batch: Any, *, adapter: Adapter | None = None) -> Ac
     with untouched(subject.module), subject.mode():
         with observed(subject) as operations:
             logits = subject.logits(batch)
-        seen = [one for one in operations.nonlinearities() if not _is_inside(one, subject, logits)]
+        seen = [one for one in operations.nonlinearities(batch.size) if not _is_inside(one, subject, logits)]
         with torch.no_grad(), opened(subject) as runs:
             subject.logits(batch)
     layers = [_measured(one) for one in seen if len(one.before) >= FEWEST_ROWS]

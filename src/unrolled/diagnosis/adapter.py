@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.signature import arguments, find_logits, find_state, state_parameter
-from unrolled.diagnosis.untouched import reseed
+from unrolled.diagnosis.untouched import reseed, same_attributes
 from unrolled.errors import ShapeError
 
 __all__ = ["Adapter", "Subject"]
@@ -77,7 +77,12 @@ class Subject:
         return {} if self.module is None else dict(self.module.named_parameters())
 
     def logits(self, batch: Batch, *, seed: int = 0) -> Tensor:
-        """Logits `(B, T, V)` of a batch; every call draws the same random numbers."""
+        """Logits `(B, T, V)` of a batch; every call draws the same random numbers and knows of no other call."""
+        with same_attributes(self.module):
+            return self.connected_logits(batch, seed=seed)
+
+    def connected_logits(self, batch: Batch, *, seed: int = 0) -> Tensor:
+        """As `logits`, but what the module keeps of one call is there in the next."""
         reseed(seed)
         if self.adapter.forward is not None:
             output = self.adapter.forward(self.model, batch)

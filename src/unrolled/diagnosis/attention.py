@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +22,8 @@ __all__ = ["AttentionNumbers", "attention_numbers", "check_attention"]
 SATURATED = 0.01
 """Mean of 1 − Σ p² below which a softmax passes hardly any gradient: its Jacobian diag(p) − p pᵀ has that trace, and at
 0.01 the largest weight is 0.995 for the average query."""
-HIDDEN = -1e4
-"""Scores at or below this are a mask's fill: e^-10000 is 0 in every precision."""
+HIDDEN = -9e3
+"""Scores at or below this are a mask's fill (−∞, −1e9, a score plus −1e4): e^−9000 is 0 in every precision."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +71,23 @@ def check_attention(model: Any, batch: Any, *, adapter: Adapter | None = None) -
     Returns
     -------
     list of Finding
-        `attention_axis`, `attention_scale`, `attention_mask`, `attention_saturated`, each once a module.
+        `attention_axis`, `attention_scale`, `attention_mask`, `attention_saturated`, each with its modules.
     """
     subject, batch = Subject(model, adapter), Batch.of(batch)
     attentions = _attentions(subject, batch)
-    is_learnt = _is_learnt(subject, batch)
-    found: dict[tuple[str, str], Finding] = {}
+    faults: dict[str, dict[str, str]] = {}  # name -> module -> measured
     for attention in attentions:
-        where = Where(attention.module or subject.name)
-        checks = (_axis(attention), _scale(attention, subject, batch), _mask(attention, batch))
-        for name, measured in [check for check in checks if check is not None]:
-            found.setdefault((name, str(where)), finding(name, measured, where=where))
-    if not is_learnt:
-        for where, measured in _saturated(attentions, subject, batch):
-            found["attention_saturated", str(where)] = finding("attention_saturated", measured, where=where)
-    axes = {str(one.where) for one in found.values() if one.name == "attention_axis"}
-    # weights over the wrong axis say nothing about masks and saturation
+        for fault in (_axis(attention), _scale(attention, subject, batch), _mask(attention, batch)):
+            if fault is not None:
+                faults.setdefault(fault[0], {}).setdefault(attention.module or subject.name, fault[1])
+    faults["attention_saturated"] = {} if _is_learnt(subject, batch) else _saturated(attentions, subject, batch)
+    for name in ("attention_mask", "attention_saturated"):  # weights over the wrong axis say nothing about these
+        wrong = faults.get("attention_axis", {})
+        faults[name] = {module: what for module, what in faults.get(name, {}).items() if module not in wrong}
     return [
-        one for one in found.values() if one.name in ("attention_axis", "attention_scale") or str(one.where) not in axes
+        finding(name, next(iter(places.values())), where=Where(", ".join(places)))
+        for name, places in faults.items()
+        if places
     ]
 
 
@@ -140,7 +138,7 @@ def _mask(attention: Attention, batch: Batch) -> tuple[str, str] | None:
     weights = attention.weights
     if weights.dim() < 2:
         return None
-    empty = ~(weights.sum(-1).abs() > 0)  # also NaN
+    empty = weights.sum(-1) == 0
     if attention.scores is not None:
         empty |= attention.scores.amax(-1) <= HIDDEN
     empty &= _real_queries(weights, batch)
@@ -170,7 +168,8 @@ def _real_queries(weights: Tensor, batch: Batch) -> Tensor:
 
 def _numbers(attention: Attention, batch: Batch) -> AttentionNumbers:
     weights = _by_head(attention.weights, batch.size).double().nan_to_num()  # (N, queries, S)
-    allowed = (weights > 0).sum(-1)
+    scores = attention.scores
+    allowed = (weights > 0 if scores is None else _by_head(scores, batch.size) > HIDDEN).sum(-1)
     entropy = torch.special.entr(weights).sum(-1)
     several = allowed > 1
     relative = torch.where(several, entropy / allowed.clamp(min=2).log(), torch.nan)
@@ -179,17 +178,19 @@ def _numbers(attention: Attention, batch: Batch) -> AttentionNumbers:
     return AttentionNumbers(attention.module, attention.head_dim, attention.factor, _variance(attention), *means)
 
 
-def _saturated(attentions: list[Attention], subject: Subject, batch: Batch) -> Iterator[tuple[Where, str]]:
-    """Modules all of whose heads are saturated for the average query."""
+def _saturated(attentions: list[Attention], subject: Subject, batch: Batch) -> dict[str, str]:
+    """Modules all of whose heads are saturated for the average query, and how much."""
     traces: dict[str, list[float]] = {}
     for attention in attentions:
         trace = _numbers(attention, batch).jacobian_trace
         if np.isfinite(trace).all():
-            traces.setdefault(attention.module, []).append(float(trace.max()))
-    for module, values in traces.items():
-        mean = float(np.mean(values))
-        if mean < SATURATED:
-            yield Where(module or subject.name), f"1 − Σ p² is {mean:.2g} on average for the most open head"
+            traces.setdefault(attention.module or subject.name, []).append(float(trace.max()))
+    means = {module: float(np.mean(values)) for module, values in traces.items()}
+    return {
+        module: f"1 − Σ p² is {mean:.2g} on average for the most open head"
+        for module, mean in means.items()
+        if mean < SATURATED
+    }
 
 
 def _variance(attention: Attention) -> float:

@@ -49,10 +49,10 @@ def check_finite(model: Any, batch: Any, *, adapter: Adapter | None = None) -> l
             return [
                 finding("non_finite", f"{_count(weight)} of {weight.numel()} weights are not finite", where=Where(name))
             ]
-    with untouched(subject.module):
-        for training in (False, True):
-            with subject.mode(training=training):
-                found = _forward(subject, batch) or _backward(subject, batch)
+    for training in (False, True):
+        for find in (_forward, _backward):
+            with untouched(subject.module), subject.mode(training=training):
+                found = find(subject, batch)
             if found is not None:
                 return [found]
     return []
@@ -75,10 +75,10 @@ def _forward(subject: Subject, batch: Batch) -> Finding | None:
 
 def _first_bad(trace: Trace) -> tuple[str, Tensor] | None:
     """The first module with clean inputs and an output that is not; inner modules return before outer ones."""
-    for is_clean in (_has_no_nan, _is_finite):  # −∞ alone may be a mask, so it is the second choice
+    for is_good in (_has_no_nan, _is_finite):  # −∞ alone may be a mask, so it is the second choice
         for call in trace.calls:
-            bad = [tensor for tensor in call.outputs if not is_clean(tensor)]
-            if bad and all(is_clean(tensor) for tensor in call.inputs):
+            bad = [tensor for tensor in call.outputs if not is_good(tensor)]
+            if bad and all(_is_finite(tensor) or _is_mask(tensor) for tensor in call.inputs):
                 return call.module, bad[0]
     return None
 
@@ -127,6 +127,10 @@ def _loss(subject: Subject, batch: Batch, logits: Tensor) -> Tensor | None:
 
 def _has_no_nan(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or not bool((tensor.isnan() | tensor.isposinf()).any())
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    return bool(((tensor == 0) | tensor.isneginf()).all())
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -70,6 +70,9 @@ class Examination(Sequence[Finding]):
         }
 
 
+_OTHER_SHAPES = ("check_padding", "check_batch_independence", "check_stepwise")
+"""Checks that compare runs of different shapes, which draw different random numbers."""
+
 Check = Callable[[], Sequence[Finding]]
 
 
@@ -138,12 +141,14 @@ def examine(
         "check_overfits_one_batch": run(check_overfits_one_batch) if overfit else list,
     }
     findings = list(check_finite(model, batch, adapter=adapter))
-    if findings:
-        return Examination(tuple(findings), ("check_finite",), dict.fromkeys(checks, "values are not finite"))
     checked, skipped = ["check_finite"], _not_applicable(Subject(model, adapter), batch, has_padding, overfit=overfit)
+    if findings:  # attention may be the reason
+        skipped |= {name: "values are not finite" for name in checks if name != "check_attention"}
     for name, check in checks.items():
         if name == "check_stepwise" and any(found.name == "future_leak" for found in findings):
             skipped[name] = "follows from the future leak"
+        if name in _OTHER_SHAPES and any(found.name == "dropout_in_eval" for found in findings):
+            skipped[name] = "the model is random in evaluation mode"
         if name in skipped:
             continue
         try:

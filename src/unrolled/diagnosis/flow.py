@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -62,11 +62,14 @@ def gradient_flow(model: Any, batch: Any, *, adapter: Adapter | None = None) -> 
     adapter : Adapter, optional
     """
     subject, batch = Subject(model, adapter), Batch.of(batch)
-    with untouched(subject.module), subject.mode():
-        states, inputs = _through_time(subject, batch), _to_inputs(subject, batch)
-        depth = _through_depth(subject, batch)
-        weights = _to_weights(subject, batch)
-        findings = [*_depth_findings(depth), *_no_gradient(subject, batch), *_unregistered(subject, batch)]
+
+    def measured(measure: Callable[[Subject, Batch], Any]) -> Any:
+        with untouched(subject.module), subject.mode():  # a module that keeps its state must not join two runs
+            return measure(subject, batch)
+
+    states, inputs = measured(_through_time), measured(_to_inputs)
+    depth, weights = measured(_through_depth), measured(_to_weights)
+    findings = [*_depth_findings(depth), *measured(_no_gradient), *measured(_unregistered)]
     return GradientFlow(states, inputs, {name: norms for name, (norms, _) in depth.items()}, weights, tuple(findings))
 
 

@@ -16,7 +16,6 @@ from unrolled.diagnosis.adapter import Adapter, Loss, Subject
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.dependence import reach
 from unrolled.diagnosis.findings import Finding, Where, finding
-from unrolled.diagnosis.trace import SAME_SHAPE
 from unrolled.diagnosis.untouched import jittered, reseed, untouched
 
 __all__ = ["check_first_loss", "check_labels", "check_overfits_one_batch", "check_overlap"]
@@ -134,7 +133,7 @@ def _newest_seen(subject: Subject, batch: Batch) -> int | None:
 
 def _offset(subject: Subject, batch: Batch) -> int | None:
     steps, changes = reach(subject, batch)
-    offsets = {u - t for row, u in enumerate(steps) for t in (changes[row] > SAME_SHAPE).nonzero().flatten().tolist()}
+    offsets = {u - t for row, u in enumerate(steps) for t in changes[row].nonzero().flatten().tolist()}
     return max(offsets) if offsets and max(offsets) <= 0 else None
 
 
@@ -161,8 +160,8 @@ def _counted_by_loss(subject: Subject, batch: Batch) -> list[Finding]:
     loss = subject.loss(replace(batch, labels=labels), wide)
     (gradient,) = torch.autograd.grad(loss, wide)
     share = gradient[labels == batch.ignored].abs().sum() / gradient.abs().sum().clamp(min=1e-30)
-    narrow = float(subject.loss(batch, logits))
-    moved = abs(float(loss) - narrow) / max(abs(narrow), 1e-30)
+    narrow = float(subject.loss(batch, logits).detach())
+    moved = abs(float(loss.detach()) - narrow) / max(abs(narrow), 1e-30)
     if share <= 1e-6 and (moved <= 1e-4 or _is_sum(subject, batch, logits)):
         return []
     measured = (
@@ -176,8 +175,8 @@ def _is_sum(subject: Subject, batch: Batch, logits: Tensor) -> bool:
     """A loss that is summed rather than averaged doubles with the batch."""
     assert batch.labels is not None
     twice = replace(batch, labels=torch.cat([batch.labels, batch.labels]))
-    ratio = float(subject.loss(twice, torch.cat([logits, logits])) / subject.loss(batch, logits))
-    return math.isclose(ratio, 2.0, rel_tol=1e-3)
+    ratio = subject.loss(twice, torch.cat([logits, logits])) / subject.loss(batch, logits)
+    return math.isclose(float(ratio.detach()), 2.0, rel_tol=1e-3)
 
 
 # --- learning a handful by heart -------------------------------------------------------------------------------------

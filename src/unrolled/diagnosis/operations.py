@@ -62,7 +62,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Nonlinearity:
-    """Values before and after one nonlinearity, all calls together, units last: `(positions, units)`."""
+    """Values before and after one nonlinearity, units last: `(positions, units)`."""
 
     module: str
     kind: str
@@ -255,13 +255,15 @@ class Operations(TorchDispatchMode):
         for key in [key for key in self._order if key[0] == name]:
             del self._order[key]
 
-    def nonlinearities(self) -> Iterator[Nonlinearity]:
-        """All nonlinearities, the calls of one place joined."""
+    def nonlinearities(self, batch_size: int) -> Iterator[Nonlinearity]:
+        """All nonlinearities; calls that see one step each, as in a loop over time, are joined."""
         for (module, kind, _), calls in self.nonlinear.items():
-            widths = {before.shape[-1] for before, _ in calls if before.dim() > 1}
-            if len(widths) == 1:
-                rows = [[part.reshape(-1, part.shape[-1]) for part in call] for call in calls]
-                before, after = (torch.cat(part) for part in zip(*rows, strict=True))
+            flat = [[part.reshape(-1, part.shape[-1]) for part in call] for call in calls if call[0].dim() > 1]
+            single = [call for call in flat if len(call[0]) <= batch_size]
+            for before, after in (call for call in flat if len(call[0]) > batch_size):
+                yield Nonlinearity(module, kind, before, after)
+            if single and len({call[0].shape[1] for call in single}) == 1:
+                before, after = (torch.cat(part) for part in zip(*single, strict=True))
                 yield Nonlinearity(module, kind, before, after)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["jittered", "reseed", "untouched"]
+__all__ = ["jittered", "reseed", "same_attributes", "untouched"]
 
 Undo = Callable[[], None]
 
@@ -32,11 +32,26 @@ def untouched(module: nn.Module | None, *, keep_weights: bool = True) -> Iterato
     """
     undo = [_generators()]
     if module is not None:
-        undo += [_attributes(part) for part in module.modules()]
         undo += [_parameter(weight, copy=not keep_weights) for weight in module.parameters()]
     try:
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), same_attributes(module):
             yield
+    finally:
+        for restore in reversed(undo):
+            restore()
+
+
+@contextmanager
+def same_attributes(module: nn.Module | None) -> Iterator[None]:
+    """Run a block on copies of a module's buffers, and undo every other change of its attributes.
+
+    Two runs in two such blocks do not know of each other, even where a module keeps its state.
+    """
+    undo: list[Undo] = []
+    copies: dict[int, Tensor] = {}  # shared buffers stay shared
+    try:
+        undo.extend(_attributes(part, copies) for part in ([] if module is None else module.modules()))
+        yield
     finally:
         for restore in reversed(undo):
             restore()
@@ -76,34 +91,52 @@ def _generators() -> Undo:
     return restore
 
 
-def _attributes(part: nn.Module) -> Undo:
-    saved = {name: (value, _content(value)) for name, value in vars(part).items() if name != "_parameters"}
+_INTERNAL = frozenset(vars(nn.Module())) - {"_buffers", "_modules", "training"}
+
+
+def _attributes(part: nn.Module, copies: dict[int, Tensor]) -> Undo:
+    own, buffers = dict(vars(part)), dict(part._buffers)
+    inner = [_content(value) for name, value in own.items() if name not in _INTERNAL and name != "_buffers"]
+    for name, value in buffers.items():
+        part._buffers[name] = _copied(value, copies)
+    for name, value in own.items():
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+            vars(part)[name] = _copied(value, copies)
 
     def restore() -> None:
-        for name in [name for name in vars(part) if name not in saved and name != "_parameters"]:
-            del vars(part)[name]
-        for name, (value, restore_content) in saved.items():
-            restore_content()
-            vars(part)[name] = value
+        _replace(vars(part), own)
+        _replace(part._buffers, buffers)
+        for undo in inner:
+            undo()
 
     return restore
 
 
+def _copied(value: Tensor | None, copies: dict[int, Tensor]) -> Tensor | None:
+    if value is None or value.requires_grad:
+        return value
+    return copies.setdefault(id(value), value.clone())
+
+
 def _content(value: object) -> Undo:
-    """What restores the inside of a value: tensors and plain containers, at any depth."""
+    """What restores the inside of a plain container, and of tensors in it, at any depth."""
+    if isinstance(value, dict):
+        pairs, inner = dict(value), [_inside(item) for item in value.values()]
+        return lambda: _restore_all(inner, lambda: _replace(value, pairs))
+    if isinstance(value, list):
+        items, inner = list(value), [_inside(item) for item in value]
+        return lambda: _restore_all(inner, lambda: value.__setitem__(slice(None), items))
+    if isinstance(value, tuple):
+        inner = [_inside(item) for item in value]
+        return lambda: _restore_all(inner, lambda: None)
+    return lambda: None
+
+
+def _inside(value: object) -> Undo:
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         kept = value.detach().clone()
         return lambda: _refill(value, kept)
-    if isinstance(value, dict):
-        pairs, inner = dict(value), [_content(item) for item in value.values()]
-        return lambda: _restore_all(inner, lambda: _replace(value, pairs))
-    if isinstance(value, list):
-        items, inner = list(value), [_content(item) for item in value]
-        return lambda: _restore_all(inner, lambda: value.__setitem__(slice(None), items))
-    if isinstance(value, tuple):
-        inner = [_content(item) for item in value]
-        return lambda: _restore_all(inner, lambda: None)
-    return lambda: None
+    return _content(value)
 
 
 def _replace(values: dict[Any, Any], pairs: dict[Any, Any]) -> None:
@@ -127,7 +160,7 @@ def _refill(tensor: Tensor, kept: Tensor) -> None:
 
 def _parameter(weight: nn.Parameter, *, copy: bool) -> Undo:
     gradient, values = weight.grad, weight.data
-    restore_gradient = _content(gradient)
+    restore_gradient = _inside(gradient)
     weight.grad = None
     if copy:
         weight.data = values.clone()
