@@ -29,7 +29,7 @@ def python(code):
 
 def test_every_exported_name_is_there_and_listed():
     assert sorted(unrolled.__all__) == unrolled.__all__
-    assert set(unrolled.__all__) == set(unrolled._HOMES)
+    assert set(unrolled.__all__) == {*unrolled._HOMES, "__version__"}
     for name in unrolled.__all__:
         assert getattr(unrolled, name).__name__ == name
         assert getattr(unrolled, name).__doc__

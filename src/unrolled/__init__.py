@@ -16,6 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from unrolled.version import __version__
+
 if TYPE_CHECKING:
     from unrolled.config import Config
     from unrolled.errors import UnrolledError
@@ -23,14 +25,13 @@ if TYPE_CHECKING:
     from unrolled.settings import resolve
     from unrolled.training import train
 
-__version__ = "0.1.0"
-
 __all__ = [
     "Config",
     "Prediction",
     "Predictor",
     "Report",
     "UnrolledError",
+    "__version__",
     "compare",
     "load",
     "resolve",

@@ -10,7 +10,6 @@ from typing import Any, Self
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from unrolled import __version__
 from unrolled.config import Config
 from unrolled.errors import CheckpointError, ConfigError
 from unrolled.runs.atomic import sweep
@@ -18,6 +17,7 @@ from unrolled.runs.manifest import MANIFEST, VerifiedFolder, from_json, to_json
 from unrolled.runs.records import DataDigest, Environment
 from unrolled.runs.states import States
 from unrolled.runs.tensors import Arrays, check_tensors, decode_tensors, encode_tensors
+from unrolled.version import __version__
 
 __all__ = ["FORMAT", "Run", "check_free"]
 

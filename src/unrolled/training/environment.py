@@ -7,9 +7,9 @@ import platform
 import numpy as np
 import torch
 
-from unrolled import __version__
 from unrolled.runs import Environment
 from unrolled.training.matrix_products import MatrixMode
+from unrolled.version import __version__
 
 __all__ = ["current_environment", "differences"]
 
