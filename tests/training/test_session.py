@@ -462,6 +462,7 @@ import json, sys
 from unrolled.config import Config
 from unrolled.training import train
 train(sys.argv[1], config=Config.model_validate_json(sys.argv[2]), out=sys.argv[3], device="cpu", overwrite=True)
+sys.exit("torch._dynamo" in sys.modules)
 """
 
 
@@ -471,6 +472,7 @@ def in_a_process(pairs, config, out, **environment):
 
 
 def test_one_seed_gives_one_run_whatever_hashes_do(pairs, make_config, tmp_path):
+    """Also: training imports nothing of PyTorch's compiler, which would take seconds."""
     config = make_config(max_steps=8, evaluate_every=4)
     config = config.model_copy(update={"data": Data.model_validate({"source": {"max_symbols": 3}})})
     runs = [tmp_path / hash_seed for hash_seed in "12"]

@@ -5,7 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from unrolled.config import Optimizer, Seq2Seq, TransformerDecoder, TransformerEncoder
+from unrolled.config import (
+    Optimizer,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    Seq2Seq,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 from unrolled.models import DecoderOutput
 from unrolled.text import collate
 from unrolled.training import Stepper
@@ -159,17 +166,26 @@ def test_moments_and_weights_carry_over_exactly(build, make_examples, settings):
         assert np.array_equal(value, other.weights()[name])
 
 
-def test_bfloat16_runs_under_autocast_with_float32_weights(build, make_examples, settings):
-    model = Seq2Seq(
+MODELS = {
+    "transformer": Seq2Seq(
         encoder=TransformerEncoder(d_model=8, d_ff=8, num_layers=1, num_heads=2),
         decoder=TransformerDecoder(d_model=8, d_ff=8, num_layers=1, num_heads=2),
-    )
+    ),
+    "lstm": Seq2Seq(encoder=RecurrentEncoder(hidden_size=8), decoder=RecurrentDecoder(hidden_size=8)),
+    "gru": Seq2Seq(
+        encoder=RecurrentEncoder(cell="gru", hidden_size=8), decoder=RecurrentDecoder(cell="gru", hidden_size=8)
+    ),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_bfloat16_runs_under_autocast_with_float32_weights(build, make_examples, settings, model):
     examples = make_examples(8)
     batch = [collate(examples, np.arange(8))]
     losses = {}
     for precision in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        stepper = Stepper(build(model=model), settings(precision=precision), device=CPU)
+        stepper = Stepper(build(model=MODELS[model]), settings(precision=precision), device=CPU)
         losses[precision] = stepper.launch(batch, 1.0).read().loss
         assert all(value.dtype == np.float32 for value in (stepper.weights() | stepper.moments()).values())
     assert losses["bfloat16"] != losses["float32"]

@@ -1,10 +1,12 @@
 """The PyTorch engine: the layers and models of the inventory as fast modules, behind one decoder contract."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 
 from unrolled import config
 from unrolled.models.contract import DecoderOutput
@@ -25,9 +27,18 @@ def build(model: config.Model, sizes: Sizes, weights: Mapping[str, NDArray[np.fl
     weights : mapping of name to array
         Exactly the names and shapes of `parameters.inventory(model, sizes)`; copied.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutStartValues():
         module = Seq2Seq(model, sizes)
     module.load_state_dict({name: torch.tensor(array) for name, array in weights.items()}, assign=True)
     for parameter in module.parameters():
         parameter.requires_grad_(True)
     return module
+
+
+class _WithoutStartValues(TorchFunctionMode):
+    """Leaves out PyTorch's own start values: ours follow, and drawing them on `meta` imports a compiler, in seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return (kwargs or {}).get("tensor", args[0] if args else None)
+        return func(*args, **(kwargs or {}))

@@ -173,8 +173,13 @@ class Layer(nn.Module):
         output = _in_order(states[0], None if D == 1 else ragged)
         return output, kind(*(_last(part, begin, ragged) for part, begin in zip(states, first, strict=True)))
 
-    def _scan(self, gates: Tensor, h: Tensor, *c: Tensor) -> tuple[Tensor, ...]:
+    def _scan(self, gates: Tensor, *start: Tensor) -> tuple[Tensor, ...]:
+        """Step in the precision of the weights, also under autocast: errors of a recurrence add up."""
         weight = self.stacked("weight_hh")
+        with torch.autocast(gates.device.type, enabled=False):
+            return self._step_through(gates.to(weight.dtype), weight, *(part.to(weight.dtype) for part in start))
+
+    def _step_through(self, gates: Tensor, weight: Tensor, h: Tensor, *c: Tensor) -> tuple[Tensor, ...]:
         if self.settings.cell == "lstm":
             scan = lstm_scan if self.settings.forget_gate else lstm_ungated_scan
             return scan(gates, weight, h, *c)
