@@ -143,12 +143,12 @@ def test_nothing_like_it_gives_no_hint():
 
 def test_all_problems_are_reported_at_once_in_one_line(tmp_path):
     file = write(tmp_path / "run.toml", "[training]\nseed = -1\n[decoding]\nbeam = 'wide'\n")
-    message = problem(file=file, overrides=["model.encoder.cell=rnn", "data.colums=1"])
+    message = problem(file=file, overrides=["model.encoder.cell=mamba", "data.colums=1"])
     assert "\n" not in message
     assert message.startswith("4 settings are wrong: ")
     assert f"training.seed (in {file}): expected greater than or equal to 0, got -1" in message
     assert f"decoding.beam (in {file}): expected a valid integer, got 'wide'" in message
-    assert "model.encoder.cell: expected 'lstm' or 'gru', got 'rnn'" in message
+    assert "model.encoder.cell: expected 'rnn', 'lstm' or 'gru', got 'mamba'" in message
     assert "data.colums: unknown setting; did you mean data.columns?" in message
 
 
