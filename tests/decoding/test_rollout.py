@@ -132,6 +132,10 @@ class TestSampling:
         assert min(len(item.ids) + item.is_finished for item in found) == min_length
         assert any(item.is_finished for item in found)
 
+    def test_outputs_may_be_empty(self):
+        found = sample(TableEngine(table({1: {END: 1.0}}, 4)), sources_of([0]), max_length=4, seed=0)
+        assert [(item.ids.tolist(), item.is_finished, item.log_prob) for item in found] == [([], True, 0.0)]
+
     def test_bos_and_pad_are_never_drawn(self):
         engine = TableEngine(np.full((5, 5), 0.2))
         found = sample(engine, sources_of([0] * 200), max_length=6, seed=0)

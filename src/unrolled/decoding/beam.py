@@ -19,7 +19,7 @@ from unrolled.decoding.hypothesis import Hypothesis, LengthPenalty
 from unrolled.decoding.trellis import Trellis
 from unrolled.errors import ConfigError
 from unrolled.next_symbol import FloatArray, IntArray, check_log_probs
-from unrolled.text.vocabulary import EOS
+from unrolled.text.vocabulary import EOS, PAD
 
 __all__ = ["beam_search"]
 
@@ -204,7 +204,7 @@ def _extensions(
     symbols, added = stepper.top_k(width, banned)  # (A·r, c)
     check_log_probs(added)
     num_sources, num_rows = open_log_prob.shape
-    if given is not None and np.any(given >= 0):
+    if given is not None:
         symbols, added = _forced(stepper, symbols, added, np.repeat(given, num_rows))
     log_prob = (open_log_prob.reshape(-1, 1) + added).reshape(num_sources, -1)  # (A, r·c)
     order = np.argsort(-log_prob, axis=1, kind="stable")
@@ -216,8 +216,8 @@ def _extensions(
 
 
 def _forced(stepper: Stepper, symbols: IntArray, added: FloatArray, given: IntArray) -> tuple[IntArray, FloatArray]:
-    """Where a row is given its symbol (-1: it is not), that is its only extension."""
-    is_forced = given >= 0
+    """Where a row is given its symbol (PAD: it is free), that is its only extension."""
+    is_forced = given != PAD
     symbols, added = symbols.copy(), added.copy()
     symbols[:, 0] = np.where(is_forced, given, symbols[:, 0])
     log_prob = stepper.log_prob_of(symbols[:, 0])

@@ -8,7 +8,7 @@ import numpy as np
 
 from unrolled.errors import ConfigError, ShapeError, VocabularyError
 from unrolled.next_symbol import IntArray
-from unrolled.text.vocabulary import EOS
+from unrolled.text.vocabulary import EOS, PAD
 
 __all__ = ["Prefixes", "length_limits"]
 
@@ -52,7 +52,7 @@ class Prefixes:
         prefixes = () if prefixes is None else prefixes
         if prefixes and len(prefixes) != num_sources:
             raise ShapeError(f"forced prefixes: expected one a source, {num_sources} in all, got {len(prefixes)}")
-        self._ids = np.full((num_sources, max(map(len, prefixes), default=0)), -1, dtype=np.int64)
+        self._ids = np.full((num_sources, max(map(len, prefixes), default=0)), PAD, dtype=np.int64)
         for row, prefix in zip(self._ids, prefixes, strict=False):
             row[: len(prefix)] = prefix
             if np.any((row[: len(prefix)] <= EOS) | (row[: len(prefix)] >= vocabulary_size)):
@@ -60,7 +60,7 @@ class Prefixes:
                 raise VocabularyError(f"forced prefix: expected symbols, ids from {known}, got {prefix.tolist()}")
 
     def at(self, step: int, sources: IntArray) -> IntArray | None:
-        """The id forced on each of these sources at `step` (from 0), -1 for a free choice; none if all are free."""
+        """The id forced on each of these sources at `step` (from 0), PAD for a free choice; none if all are free."""
         if step >= self._ids.shape[1]:
             return None
         given: IntArray = self._ids[sources, step]

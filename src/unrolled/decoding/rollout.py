@@ -181,10 +181,10 @@ class _Rollout:
     ) -> tuple[IntArray, FloatArray]:
         """The choice, with what a prefix forces put in its place."""
         given = self.prefixes.at(step, active)
-        if given is None or not np.any(given >= 0):
+        if given is None:
             return ids, log_probs
-        ids = np.where(given >= 0, given, ids)
-        return ids, np.where(given >= 0, stepper.log_prob_of(ids), log_probs)
+        ids = np.where(given != PAD, given, ids)
+        return ids, np.where(given != PAD, stepper.log_prob_of(ids), log_probs)
 
     def _hypotheses(
         self,
