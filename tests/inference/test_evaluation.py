@@ -84,6 +84,13 @@ def test_seen_and_unseen_sources_are_told_apart_while_the_training_file_is_there
     assert model.evaluate(test).evaluation.by_training == ()
 
 
+def test_what_is_odd_about_the_test_file_is_noted_with_its_line(make_run, write):
+    report = load(make_run()).evaluate(write("t.tsv", "abc\tx\n\nab?\tz\n"))
+    blank, unknown = report.notes
+    assert "1 line left out" in blank
+    assert unknown == "1 symbol not seen in training: U+003F ? ×1 (line 3); read as unknown"
+
+
 # --- exposure gap ----------------------------------------------------------------------------------------------------
 
 

@@ -130,8 +130,8 @@ def test_unknown_symbols_are_told_once_and_read_as_unknown(model):
 
 def test_unknown_symbols_may_be_refused(model):
     with pytest.raises(VocabularyError, match=r"^1 symbol not seen in training: U\+00E7 ç ×1 \(line 2\)$"):
-        model.predict(["abc", "abç"], unknown="fail")
-    assert model.predict(["abc"], unknown="fail") == model.predict(["abc"])
+        model.predict(["abc", "abç"], allow_unknown=False)
+    assert model.predict(["abc"], allow_unknown=False) == model.predict(["abc"])
 
 
 def test_notes_gather_the_parts_of_an_input(model):

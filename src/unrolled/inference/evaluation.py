@@ -46,7 +46,7 @@ class Report:
     seconds : float
         That predicting took.
     notes : tuple of str
-        What a person should know about the test file.
+        What a person should know about the test file: left-out lines, symbols never seen in training.
     """
 
     name: str
@@ -120,6 +120,7 @@ class AnswerKey:
         exposure: ExposureGap | None = None,
         beam: int | None = None,
         seconds: float = 0.0,
+        notes: Sequence[str] = (),
     ) -> Report:
         """Measure answers: one a question, or one a line of the file.
 
@@ -148,7 +149,7 @@ class AnswerKey:
             exposure=exposure,
             beam=beam,
             seconds=seconds,
-            notes=self.pairs.notes,
+            notes=(*self.pairs.notes, *notes),
         )
 
     def _features(self) -> Sequence[tuple[str, ...]]:
@@ -203,6 +204,7 @@ def evaluate(model: Predictor, test: str | Path, *, beam: int | None = None) -> 
         exposure=_exposure(model, key.questions),
         beam=beam or model.config.decoding.beam,
         seconds=seconds,
+        notes=list(model.inspect(asked.sources, asked.features, lines=asked.lines.tolist()).messages()),
     )
 
 

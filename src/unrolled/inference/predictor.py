@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ class Predictor:
         features: Features | None = None,
         *,
         beam: int | None = None,
-        unknown: Literal["allow", "fail"] = "allow",
+        allow_unknown: bool = True,
     ) -> list[str]:
         """The best output for each source, in their order.
 
@@ -115,15 +115,15 @@ class Predictor:
             Of each source, for models with a features column.
         beam : int, optional
             Items kept at each step, 1 for greedy; the run's setting where it is absent.
-        unknown : {"allow", "fail"}
-            What symbols that never occurred in training do: they are read as one unknown symbol, or refused.
+        allow_unknown : bool
+            Whether symbols that never occurred in training are read as one unknown symbol; else they are refused.
 
         Raises
         ------
         VocabularyError
-            If `unknown="fail"` and there is one, naming each.
+            If there is an unknown symbol and none is allowed; each is named with its line.
         """
-        if unknown == "fail":
+        if not allow_unknown:
             self.inspect(sources, features).refuse_unknown()
         return [best.text for best, *_ in self.search(sources, features, beam=beam)]
 
@@ -148,10 +148,8 @@ class Predictor:
         beam = self.config.decoding.beam if beam is None else beam
         if min(beam, num_best) < 1:
             raise ConfigError(f"search needs beam >= 1 and num_best >= 1, got beam {beam} and num_best {num_best}")
-
         if need_attention and getattr(self.config.model.decoder, "attention", None) == "none":
             raise ConfigError(f"{self.name} has no attention to show: it was trained with model.decoder.attention=none")
-
         beam = max(beam, num_best)
         encoded = self.encode(sources, features)
         spoken = np.array([not self.codec.is_blank(source) for source in sources], dtype=bool)
@@ -170,7 +168,6 @@ class Predictor:
         """Compute ln P(target | source) of each pair in nats, the end symbol included."""
         sources = self.encode([source for source, _ in pairs], features)
         targets = self.codec.encode_targets([target for _, target in pairs])
-
         batches = evaluation_batches(
             sources.lengths, targets.lengths, batch_tokens=BATCH_TOKENS, max_batch_size=BATCH_ROWS
         )
