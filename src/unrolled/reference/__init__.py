@@ -1,5 +1,30 @@
 """The NumPy engine: every layer from first principles, with its own backward pass, and prediction without PyTorch."""
 
+from unrolled.reference.cells import (
+    GRUCell,
+    LSTMCell,
+    ReLURNNCell,
+    ResetBeforeGRUCell,
+    RNNCell,
+    UngatedLSTMCell,
+)
+from unrolled.reference.gradient_check import gradient_check
+from unrolled.reference.recurrence import Recurrent, unroll_backward, unroll_forward
 from unrolled.reference.seq2seq import DecoderOutput, LossAndGradients, Seq2Seq, build
 
-__all__ = ["DecoderOutput", "LossAndGradients", "Seq2Seq", "build"]
+__all__ = [
+    "DecoderOutput",
+    "GRUCell",
+    "LSTMCell",
+    "LossAndGradients",
+    "RNNCell",
+    "ReLURNNCell",
+    "Recurrent",
+    "ResetBeforeGRUCell",
+    "Seq2Seq",
+    "UngatedLSTMCell",
+    "build",
+    "gradient_check",
+    "unroll_backward",
+    "unroll_forward",
+]

@@ -1,191 +1,31 @@
 """Recurrent cells: one step forward, one step back.
 
-A step is cut in two, because only one part is sequential. The input part of the gates, ``x W_ihᵀ + b``, is a product
-that the driver (`recurrence`) forms for all steps at once before its loop; `step` adds the recurrent part, ``h W_hhᵀ``,
-and does the rest. On the way back `step_backward` returns the gradients of both parts, and `gradients` turns those of
-all steps into weight gradients with one product. `forward` and `backward` are a single step as in a textbook.
-
-Axes: T steps, B batch, I inputs, H hidden, G·H stacked gates. Numbers in brackets tie each line on the way back to the
-line on the way forth that it undoes.
+Axes: B batch, I inputs, H hidden, G·H stacked gates. Numbers in brackets tie each line on the way back to the line on
+the way forth that it undoes.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from unrolled import config
-from unrolled.errors import ShapeError
-from unrolled.parameters import Constant, ForgetBias, Initialiser, Orthogonal, Parameter, Xavier, initialise
-from unrolled.reference.layer import FloatArray, Gradients, Weights
-from unrolled.reference.ops import linear_backward, linear_forward, sigmoid
-from unrolled.reference.states import CellState, HiddenState, LSTMState
+from unrolled.parameters import Constant, ForgetBias, Initialiser
+from unrolled.reference.cell import Cell, CellCache, HiddenCell, StepGradients, blocks
+from unrolled.reference.layer import FloatArray, Gradients
+from unrolled.reference.ops import linear_forward, sigmoid
+from unrolled.reference.states import HiddenState, LSTMState
 
 __all__ = [
-    "Cell",
     "GRUCell",
     "LSTMCell",
     "RNNCell",
     "ReLURNNCell",
     "ResetBeforeGRUCell",
-    "StepGradients",
     "UngatedLSTMCell",
     "cell_type",
 ]
-
-
-class StepGradients(NamedTuple):
-    """What `step_backward` returns.
-
-    `d_input` (B, G·H) belongs to the input part of the gates and `d_recurrent` (B, G·H) to the recurrent part; where
-    the two are only added, they are the same array.
-    """
-
-    d_input: FloatArray
-    d_recurrent: FloatArray
-    d_state: Any
-
-
-class CellCache(NamedTuple):
-    """Cache of one textbook step."""
-
-    x: FloatArray
-    step: Any
-
-
-class Cell:
-    """What all cells share: weights, the hoisted products, and the textbook step.
-
-    Parameters
-    ----------
-    input_size, hidden_size : int
-    seed : int
-        Decides the start values: Xavier for `weight_ih`, orthogonal for `weight_hh`, zero biases.
-
-    Attributes
-    ----------
-    parameters : dict of arrays
-        `weight_ih` (G·H, I), `weight_hh` (G·H, H), `bias_ih` and `bias_hh` (G·H,).
-    """
-
-    num_gates: ClassVar[int] = 1
-    state_type: ClassVar[type[CellState]] = HiddenState
-    start_bias: ClassVar[Initialiser] = Constant()
-
-    def __init__(self, input_size: int, hidden_size: int, *, seed: int = 0) -> None:
-        rows = self.num_gates * hidden_size
-        inventory = (
-            Parameter("weight_ih", (rows, input_size), Xavier(self.num_gates)),
-            Parameter("weight_hh", (rows, hidden_size), Orthogonal(self.num_gates)),
-            Parameter("bias_ih", (rows,), self.start_bias),
-            Parameter("bias_hh", (rows,), Constant()),
-        )
-        self._keep(initialise(inventory, seed))
-
-    @classmethod
-    def from_parameters(cls, parameters: Weights) -> Self:
-        """Cell with these weights; they are kept, not copied.
-
-        Raises
-        ------
-        ShapeError
-            If `weight_hh` is not (G·H, H) for this kind of cell.
-        """
-        rows, hidden_size = parameters["weight_hh"].shape
-        if rows != cls.num_gates * hidden_size:
-            expected = f"({cls.num_gates * hidden_size}, {hidden_size})"
-            raise ShapeError(f"weight_hh of {cls.__name__} must have shape {expected}, got ({rows}, {hidden_size})")
-        cell = cls.__new__(cls)
-        cell._keep(parameters)
-        return cell
-
-    def _keep(self, parameters: Weights) -> None:
-        self.parameters = dict(parameters)
-        self.weight_ih, self.weight_hh = parameters["weight_ih"], parameters["weight_hh"]
-        self.bias_ih, self.bias_hh = parameters["bias_ih"], parameters["bias_hh"]
-        self.hidden_size = self.weight_hh.shape[1]
-
-    def zero_state(self, batch_size: int) -> Any:
-        """State of zeros, (B, H)."""
-        zeros = np.zeros((batch_size, self.hidden_size), self.weight_hh.dtype)
-        return self.state_type(*[zeros] * len(self.state_type._fields))
-
-    # --- the two parts of a step, and their way back -----------------------------------------------------------------
-
-    def input_part(self, x: FloatArray) -> FloatArray:
-        """``x W_ihᵀ + b_ih + b_hh``: (..., I) → (..., G·H)."""
-        return linear_forward(x, self.weight_ih, self.bias_ih + self.bias_hh)[0]
-
-    def step(self, gates: FloatArray, state: Any) -> tuple[Any, Any]:
-        """Next state and a cache, from the input part of the gates (B, G·H), which is overwritten."""
-        raise NotImplementedError
-
-    def step_backward(self, d_state: Any, cache: Any) -> StepGradients:
-        """Gradients of one step, from that of its new state."""
-        raise NotImplementedError
-
-    def gradients(
-        self, x: FloatArray, d_input: FloatArray, d_recurrent: FloatArray, caches: list[Any]
-    ) -> tuple[FloatArray, Gradients]:
-        """Gradients of the inputs and weights, from those of all T steps, in one product each.
-
-        Parameters
-        ----------
-        x : (T, B, I) array
-        d_input, d_recurrent : (T, B, G·H) arrays
-        caches : list
-            One a step, as `step` returned them.
-
-        Returns
-        -------
-        d_x : (T, B, I) array
-        gradients : dict of arrays
-        """
-        d_x, d_weight_ih, d_bias_ih = linear_backward(d_input, linear_forward(x, self.weight_ih)[1])
-        flat = d_recurrent.reshape(-1, d_recurrent.shape[-1])  # (T·B, G·H)
-        return d_x, {
-            "weight_ih": d_weight_ih,
-            "weight_hh": self._recurrent_weight_gradient(flat, caches),
-            "bias_ih": d_bias_ih,
-            "bias_hh": flat.sum(axis=0),
-        }
-
-    def _recurrent_weight_gradient(self, d_recurrent: FloatArray, caches: list[Any]) -> FloatArray:
-        """``d_W_hh = Σ_t d_recurrent_tᵀ h_{t−1}``."""
-        d_weight: FloatArray = d_recurrent.T @ np.concatenate([cache.h for cache in caches])
-        return d_weight
-
-    # --- one step as in a textbook -----------------------------------------------------------------------------------
-
-    def _forward(self, x: FloatArray, state: Any) -> tuple[Any, CellCache]:
-        state, cache = self.step(self.input_part(x), state)
-        return state, CellCache(x, cache)
-
-    def _backward(self, d_state: Any, cache: CellCache) -> tuple[FloatArray, Any, Gradients]:
-        d_input, d_recurrent, d_state = self.step_backward(d_state, cache.step)
-        d_x, gradients = self.gradients(cache.x, d_input, d_recurrent, [cache.step])
-        return d_x, d_state, gradients
-
-
-class HiddenCell(Cell):
-    """A cell whose state is h alone."""
-
-    def forward(self, x: FloatArray, h: FloatArray) -> tuple[FloatArray, CellCache]:
-        """One step: x (B, I) and h (B, H) → the next h (B, H), and a cache."""
-        state, cache = self._forward(x, HiddenState(h))
-        return state.h, cache
-
-    def backward(self, d_h: FloatArray, cache: CellCache) -> tuple[FloatArray, FloatArray, Gradients]:
-        """∂L/∂x, ∂L/∂h and parameter gradients, from ∂L/∂ of the next h."""
-        d_x, d_state, gradients = self._backward(HiddenState(d_h), cache)
-        return d_x, d_state.h, gradients
-
-
-def _blocks(gates: FloatArray, num_blocks: int) -> list[FloatArray]:
-    """Views of stacked gates: (B, G·H) → G of (B, H)."""
-    H = gates.shape[1] // num_blocks
-    return [gates[:, block * H : (block + 1) * H] for block in range(num_blocks)]
 
 
 # --- simple recurrent cell -------------------------------------------------------------------------------------------
@@ -275,7 +115,7 @@ class LSTMCell(Cell):
         """Next state and cache."""
         h, c = state
         gates += h @ self.weight_hh.T  # (1)
-        i, f, g, o = _blocks(gates, 4)
+        i, f, g, o = blocks(gates, 4)
         both = gates[:, : 2 * self.hidden_size]
         sigmoid(both, out=both)  # (2) i and f
         np.tanh(g, out=g)  # (2)
@@ -289,16 +129,16 @@ class LSTMCell(Cell):
         """Gradients of one step."""
         d_h, d_c_next = d_state
         _, c, gates, tanh_c = cache
-        i, f, g, o = _blocks(gates, 4)
+        i, f, g, o = blocks(gates, 4)
         d_gates = np.empty_like(gates)
-        d_i, d_f, d_g, d_o = _blocks(d_gates, 4)
+        d_i, d_f, d_g, d_o = blocks(d_gates, 4)
         np.multiply(d_h, tanh_c, out=d_o)  # (5)
         d_c = d_c_next + d_h * o * (1.0 - tanh_c * tanh_c)  # (5), (4)
         np.multiply(d_c, g, out=d_i)  # (3)
         np.multiply(d_c, c, out=d_f)  # (3)
         np.multiply(d_c, i, out=d_g)  # (3)
         slope = gates * (1.0 - gates)  # (2) σ' = σ (1 − σ)
-        np.subtract(1.0, g * g, out=_blocks(slope, 4)[2])  # (2) tanh' = 1 − tanh²
+        np.subtract(1.0, g * g, out=blocks(slope, 4)[2])  # (2) tanh' = 1 − tanh²
         d_gates *= slope
         return StepGradients(d_gates, d_gates, LSTMState(d_gates @ self.weight_hh, d_c * f))  # (1), (3)
 
@@ -332,7 +172,7 @@ class UngatedLSTMCell(LSTMCell):
         """Next state and cache."""
         h, c = state
         gates += h @ self.weight_hh.T  # (1)
-        i, g, o = _blocks(gates, 3)
+        i, g, o = blocks(gates, 3)
         i[:], g[:], o[:] = sigmoid(i), np.tanh(g), sigmoid(o)  # (2)
         c_next = c + i * g  # (3)
         tanh_c: FloatArray = np.tanh(c_next)  # (4)
@@ -341,7 +181,7 @@ class UngatedLSTMCell(LSTMCell):
     def step_backward(self, d_state: LSTMState, cache: LSTMCache) -> StepGradients:
         """Gradients of one step."""
         d_h, d_c_next = d_state
-        i, g, o = _blocks(cache.gates, 3)
+        i, g, o = blocks(cache.gates, 3)
         d_c = d_c_next + d_h * o * (1.0 - cache.tanh_c * cache.tanh_c)  # (5), (4)
         d_i, d_g = d_c * g * i * (1.0 - i), d_c * i * (1.0 - g * g)  # (3), (2)
         d_o = d_h * cache.tanh_c * o * (1.0 - o)  # (5), (2)
@@ -387,7 +227,7 @@ class GRUCell(HiddenCell):
         H = self.hidden_size
         recurrent = h @ self.weight_hh.T + self.bias_hh  # (1)
         recurrent_n = recurrent[:, 2 * H :]
-        r, z = _blocks(sigmoid(gates[:, : 2 * H] + recurrent[:, : 2 * H]), 2)  # (2)
+        r, z = blocks(sigmoid(gates[:, : 2 * H] + recurrent[:, : 2 * H]), 2)  # (2)
         n: FloatArray = np.tanh(gates[:, 2 * H :] + r * recurrent_n)  # (3)
         return HiddenState(n + z * (h - n)), GRUCache(h, r, z, n, recurrent_n)  # (4)
 
@@ -435,7 +275,7 @@ class ResetBeforeGRUCell(HiddenCell):
         h = state.h
         H = self.hidden_size
         weight_rz, weight_n = self.weight_hh[: 2 * H], self.weight_hh[2 * H :]
-        r, z = _blocks(sigmoid(gates[:, : 2 * H] + h @ weight_rz.T), 2)  # (1)
+        r, z = blocks(sigmoid(gates[:, : 2 * H] + h @ weight_rz.T), 2)  # (1)
         n: FloatArray = np.tanh(gates[:, 2 * H :] + (r * h) @ weight_n.T)  # (2)
         return HiddenState(n + z * (h - n)), ResetBeforeGRUCache(h, r, z, n)  # (3)
 

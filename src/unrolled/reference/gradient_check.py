@@ -29,7 +29,8 @@ def gradient_check(layer: Layer, *inputs: Any, step: float = 1e-5, seed: int = 0
         ``layer.backward(*d_outputs, cache)`` returns one gradient for each real-valued input, in order, then a dict
         with one for each parameter. Start states are inputs like any other, and may be tuples of arrays.
     inputs : arrays, tuples of arrays, or anything else
-        Float64 arrays are checked; other things are passed on as they are. None given: ``layer.example_inputs(rng)``.
+        Float64 arrays are checked; other things are passed on as they are. None given:
+        ``layer.example_inputs(rng)``, if the layer has such a method.
     step : float
         ε.
     seed : int
@@ -51,7 +52,8 @@ def gradient_check(layer: Layer, *inputs: Any, step: float = 1e-5, seed: int = 0
     Parameters and inputs are changed in place while checking, and restored.
     """
     rng = np.random.default_rng(seed)
-    inputs = inputs or layer.example_inputs(rng)  # type: ignore[attr-defined]
+    if not inputs and hasattr(layer, "example_inputs"):
+        inputs = layer.example_inputs(rng)
     outputs, cache = layer.forward(*inputs)
     d_outputs = mapped(outputs, lambda output: rng.normal(size=np.shape(output)))
     top = d_outputs if isinstance(d_outputs, tuple) else (d_outputs,)

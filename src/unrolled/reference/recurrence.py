@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from unrolled.reference.cells import Cell
+from unrolled.reference.cell import Cell
 from unrolled.reference.layer import BoolArray, FloatArray, Gradients, Weights, under
 from unrolled.reference.ops import dropout_backward, dropout_forward
 
