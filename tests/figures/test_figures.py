@@ -38,8 +38,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "attention_heads": lambda: figures.attention_heads(rows(2, 3, 5, 7), "source$", "targe", title="heads"),
     "training_curves": lambda: figures.training_curves(STEPS),
     "gates_over_time": lambda: figures.gates_over_time({"forget": rows(4, 6), "$i$": rows(4, 6)}, "word"),
-    "gradient_norms": lambda: figures.gradient_norms(rows(2, 9)),
-    "vanished": lambda: figures.gradient_norms(np.zeros((2, 3))),
+    "gradient_norms": lambda: figures.gradient_norms({"$h$": rows(9)}, {"encoder": rows(3), "_d": rows(4)}),
+    "vanished": lambda: figures.gradient_norms({"h": np.zeros(3)}, {}),
     "jacobian_spectrum": lambda: figures.jacobian_spectrum(
         [0.5 + 0.5j, 0.5 - 0.5j], [1.0, 0.7], product_norms=[0.9, 0.5], bounds=[1.0, 1.0]
     ),
@@ -86,6 +86,16 @@ def test_every_figure_says_what_to_see_in_letters_that_can_be_read(name: str) ->
     assert max(len(text) for text in texts(figure)) > 80
     sizes = [text.get_fontsize() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
     assert min(sizes) >= 6.5
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_heads"])
+def test_heading_and_caption_stand_clear_of_the_maps(name: str) -> None:
+    figure = FIGURES[name]()
+    figure.draw_without_rendering()
+    maps = [axes.get_tightbbox() for axes in figure.axes]
+    caption, heading = (text.get_window_extent() for text in figure.texts)
+    assert heading.y0 > max(box.y1 for box in maps)
+    assert caption.y1 < min(box.y0 for box in maps)
 
 
 def test_symbols_that_break_pictures_are_literal_and_named_once(tmp_path: Path) -> None:
@@ -251,11 +261,16 @@ def test_gates_are_sorted_and_saturated_units_counted() -> None:
     assert axes.get_ylabel() == "forget"
 
 
-def test_gradient_norms_have_one_curve_a_layer_and_the_whole_norm() -> None:
-    time, depth = figures.gradient_norms([[3.0, 4.0], [0.0, 2.0]]).axes
-    assert [line.get_ydata().tolist()[1] for line in time.lines] == [4.0, 2.0]
-    assert np.isnan(time.lines[1].get_ydata()[0])
-    assert [line.get_ydata().item() for line in depth.lines] == [5.0, 2.0]
+def test_gradient_norms_go_through_time_and_depth() -> None:
+    states = {"$h$": [3.0, 4.0], "_back": [0.0, 2.0, 1.0]}
+    time, depth = figures.gradient_norms(states, {"encoder": [1.0, 5.0]}).axes
+    assert time.lines[0].get_ydata().tolist() == [3.0, 4.0]
+    assert np.array_equal(time.lines[1].get_ydata(), [np.nan, 2.0, 1.0], equal_nan=True)
+    assert [text.get_text() for text in time.get_legend().get_texts()] == ["$h$", "_back"]
+    assert (depth.lines[0].get_ydata().tolist(), depth.get_xlabel(), depth.get_yscale()) == ([1.0, 5.0], "block", "log")
+    assert time.get_xlim() == (0.5, 3.5)
+    (alone,) = figures.gradient_norms({}, {"encoder": [1.0, 5.0]}).axes
+    assert alone.get_xlabel() == "block"
 
 
 def test_spectrum_shows_radius_product_and_bound() -> None:
@@ -265,6 +280,8 @@ def test_spectrum_shows_radius_product_and_bound() -> None:
     assert np.allclose(lines["ρ to the distance"], [0.5**0.5, 0.5])
     assert np.array_equal(lines["true product"], [0.9, 0.5])
     assert np.array_equal(lines["bound with σ_max"], [1.0, 1.0])
+    gated = figures.jacobian_spectrum([0.5], [0.5], product_norms=[0.9]).axes[1]
+    assert [line.get_label() for line in gated.lines] == ["true product", "ρ to the distance"]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +294,8 @@ def test_spectrum_shows_radius_product_and_bound() -> None:
         (lambda: figures.training_curves([{"step": 1}]), "expected records of steps"),
         (lambda: figures.gates_over_time({"f": rows(3, 2)}, "ab"), r"gate f: expected shape .* = \(2, any\)"),
         (lambda: figures.gates_over_time({}, "ab"), "gates: nothing to draw"),
-        (lambda: figures.gradient_norms([1.0]), r"gradient norms: expected shape \(layer, time\)"),
+        (lambda: figures.gradient_norms({"h": [[1.0]]}, {}), r"gradient norms h: expected shape \(time,\) = \(any\)"),
+        (lambda: figures.gradient_norms({}, {}), "got neither states nor depth"),
         (lambda: figures.length_curve([1, 2], {"a": estimates(0.1)}, counts=[1, 1]), "estimates: expected shape"),
         (lambda: figures.length_curve([1, 2], {}, counts=[1]), "counts: expected shape"),
         (lambda: figures.symbol_confusion([]), "the predictions have no errors"),

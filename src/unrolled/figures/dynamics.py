@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from unrolled.errors import ShapeError
@@ -23,8 +24,8 @@ GATES_CAPTION = (
     f" at every symbol; units always above {OPEN} or below {SHUT} are saturated and hardly learn."
 )
 NORMS_CAPTION = (
-    "Falling curves to the left: gradients vanish on the way back through time; rising ones: they explode. Right: the"
-    " whole norm of each layer. Zeros have no place on the log scale and leave gaps."
+    "Curves that fall to the left: the gradient vanishes on its way back to early times or blocks; curves that rise: it"
+    " explodes. Zeros have no place on the log scale and leave gaps."
 )
 SPECTRUM_CAPTION = (
     "Left: eigenvalues of the recurrent matrix, the unit circle, and the largest singular value (dashed). Right: the"
@@ -76,36 +77,48 @@ def _saturation(grid: Floats) -> str:
     return f"{100 * opened:.0f} % of the units always open, {100 * shut:.0f} % always shut"
 
 
-def gradient_norms(norms: npt.ArrayLike) -> Figure:
-    """Norms of the loss's gradient with respect to each layer's output at each time.
+def gradient_norms(states: Mapping[str, npt.ArrayLike], depth: Mapping[str, npt.ArrayLike]) -> Figure:
+    """Norms of the loss's gradient on its way back through time and through depth.
 
     Parameters
     ----------
-    norms : array (L, T)
-        ‖∂loss/∂h‖ of layer l at time t.
+    states : mapping of name to array (T,)
+        ‖∂loss/∂state‖ at each time, one array a layer or direction; empty for nets without recurrence.
+    depth : mapping of name to array (L,)
+        ‖∂loss/∂output‖ of each block of a stack, first block first; empty for a single block.
 
     Raises
     ------
     ShapeError
-        If the array has other axes, or there is nothing to draw.
+        If an array has other axes, or both mappings are empty.
+
+    Warns
+    -----
+    UserWarning
+        Once, naming the characters of the names that no font on this system has.
     """
-    grid = array_of(norms, (None, None), "gradient norms", "(layer, time)")
-    figure = canvas.blank(8.0, 4.0)
-    time, depth = figure.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": (3, 1)})
-    steps = np.arange(1, grid.shape[1] + 1)
-    layers = np.arange(1, len(grid) + 1)
-    whole = np.linalg.norm(grid, axis=1)
-    for layer, row, total, colour in zip(layers, grid, whole, canvas.shades(len(grid)), strict=True):
-        time.plot(steps, _positive(row), color=colour, marker=".", label=f"layer {layer}")
-        depth.plot(layer, _positive(total), color=colour, marker="o", linestyle="none")
-    _use_log_scale(time)
-    time.set(xlabel="time", xlim=(0.5, len(steps) + 0.5), ylabel="‖∂loss/∂h‖")
-    depth.set(xlabel="layer", xlim=(0.5, len(layers) + 0.5))
-    time.legend(frameon=False, fontsize=8, ncols=1 + len(layers) // 7)
-    canvas.count_along(time)
-    canvas.count_along(depth)
+    shown = [(norms, axis) for norms, axis in ((states, "time"), (depth, "block")) if norms]
+    if not shown:
+        raise ShapeError("gradient norms: nothing to draw, got neither states nor depth; give at least one array")
+    names = labels.fit(*([labels.phrase(name) for name in norms] for norms, _ in shown))
+    figure = canvas.blank(4.4 * len(shown), 4.4)
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (norms, axis), legend in zip(panels, shown, names, strict=True):
+        canvas.name(axes, _draw_norms(axes, norms, axis), legend)
+    panels[0].set_ylabel("norm of the gradient")
     canvas.finish(figure, NORMS_CAPTION)
     return figure
+
+
+def _draw_norms(axes: Axes, norms: Mapping[str, npt.ArrayLike], axis: str) -> list[Line2D]:
+    _use_log_scale(axes)
+    rows = [array_of(values, (None,), f"gradient norms {name}", f"({axis},)") for name, values in norms.items()]
+    axes.set(xlabel=axis, xlim=(0.5, max(map(len, rows)) + 0.5))
+    canvas.count_along(axes)
+    return [
+        axes.plot(np.arange(1, len(row) + 1), _positive(row), color=colour, marker=".")[0]
+        for row, colour in zip(rows, canvas.shades(len(rows)), strict=True)
+    ]
 
 
 def _positive(values: npt.NDArray[np.floating]) -> Floats:
@@ -120,7 +133,11 @@ def _use_log_scale(axes: Axes) -> None:
 
 
 def jacobian_spectrum(
-    eigenvalues: npt.ArrayLike, singular_values: npt.ArrayLike, *, product_norms: npt.ArrayLike, bounds: npt.ArrayLike
+    eigenvalues: npt.ArrayLike,
+    singular_values: npt.ArrayLike,
+    *,
+    product_norms: npt.ArrayLike,
+    bounds: npt.ArrayLike | None = None,
 ) -> Figure:
     """Spectrum of a recurrent matrix beside what it does to gradients over time.
 
@@ -132,8 +149,8 @@ def jacobian_spectrum(
         Of the same matrix.
     product_norms : array (n,)
         ‖∂h_t/∂h_{t−j}‖₂ for j = 1 … n.
-    bounds : array (n,)
-        Π ‖D‖₂ · σ_max^j for the same j (Pascanu et al. 2013, with the largest singular value).
+    bounds : array (n,), optional
+        Π ‖D‖₂ · σ_max^j for the same j (Pascanu et al. 2013, with the largest singular value); gated cells have none.
 
     Raises
     ------
@@ -144,7 +161,7 @@ def jacobian_spectrum(
     radius = array_of(np.abs(values), (None,), "eigenvalues", "(unit,)").max()
     sigma = array_of(singular_values, values.shape, "singular values", "(unit,)").max()
     norms = array_of(product_norms, (None,), "product norms", "(distance,)")
-    limits = array_of(bounds, norms.shape, "bounds", "(distance,)")
+    limits = None if bounds is None else array_of(bounds, norms.shape, "bounds", "(distance,)")
     figure = canvas.blank(9.0, 4.4)
     plane, growth = figure.subplots(1, 2)
     _draw_plane(plane, values, sigma)
@@ -162,9 +179,10 @@ def _draw_plane(axes: Axes, values: npt.NDArray[np.complex128], sigma: float) ->
     axes.set(aspect="equal", xlabel="real part", ylabel="imaginary part")
 
 
-def _draw_growth(axes: Axes, norms: Floats, bounds: Floats, radius: float) -> None:
+def _draw_growth(axes: Axes, norms: Floats, bounds: Floats | None, radius: float) -> None:
     distances = np.arange(1, len(norms) + 1)
-    axes.plot(distances, _positive(bounds), color=canvas.CATEGORIES[1], linestyle="--", label="bound with σ_max")
+    if bounds is not None:
+        axes.plot(distances, _positive(bounds), color=canvas.CATEGORIES[1], linestyle="--", label="bound with σ_max")
     axes.plot(distances, _positive(norms), color=canvas.CATEGORIES[0], marker=".", label="true product")
     axes.plot(distances, _positive(radius**distances), color="0.6", label="ρ to the distance")
     _use_log_scale(axes)
