@@ -117,6 +117,6 @@ def test_texts():
 
 def test_twelve_thousand_sources_in_well_under_a_second():
     found = counts(np.arange(12_000) % 4 == 0)
-    start = time.perf_counter()
+    start = time.process_time()
     bootstrap_rate(found)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0

@@ -199,8 +199,8 @@ def test_twelve_thousand_words_in_about_a_second():
     rng = np.random.default_rng(0)
     words = ["".join(map(chr, 97 + rng.integers(26, size=n))) for n in rng.integers(3, 12, size=12_000)]
     predictions = [word[:-1] if i % 3 == 0 else word for i, word in enumerate(words)]
-    start = time.perf_counter()
+    start = time.process_time()
     references = References.from_lines(list(enumerate(words)), words)
     found = evaluate(predictions, references, normal_form="NFC", source_lengths=list(map(len, words)))
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
     assert found.error_rate.value == pytest.approx(1 / 3)
