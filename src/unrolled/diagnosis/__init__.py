@@ -11,6 +11,7 @@ from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding, check_source
 from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
 from unrolled.diagnosis.examine import Examination, examine
+from unrolled.diagnosis.exposure import ExposureGap, exposure_gap
 from unrolled.diagnosis.findings import FAULTS, Fault, Finding, Where
 from unrolled.diagnosis.flow import GradientFlow, gradient_flow
 from unrolled.diagnosis.memory import (
@@ -32,6 +33,7 @@ __all__ = [
     "AttentionNumbers",
     "Batch",
     "Examination",
+    "ExposureGap",
     "Fault",
     "Finding",
     "ForgetGates",
@@ -57,6 +59,7 @@ __all__ = [
     "check_stepwise",
     "detached",
     "examine",
+    "exposure_gap",
     "forget_gates",
     "gradient_flow",
     "jacobian_norms",

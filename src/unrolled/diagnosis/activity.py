@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from unrolled.diagnosis.adapter import Adapter, Subject
 from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.cells import GATES
 from unrolled.diagnosis.findings import Finding, Where, finding
-from unrolled.diagnosis.memory import _gates_of
+from unrolled.diagnosis.memory import gates_of
 from unrolled.diagnosis.operations import Nonlinearity, observed
 from unrolled.diagnosis.recurrence import opened
 from unrolled.diagnosis.untouched import untouched
+from unrolled.models.recurrent import RecurrentLayers
 
 __all__ = ["Activations", "Activity", "activations"]
 
@@ -59,7 +61,7 @@ class Activations:
 def activations(model: Any, batch: Any, *, adapter: Adapter | None = None) -> Activations:
     """Measure every relu, tanh and sigmoid of a model, functional ones and gates of recurrent layers included.
 
-    An open forget gate (and a GRU's z that keeps the old state) is flat and right, so these two are left out.
+    A forget gate that stays open, and a GRU's gates that keep the old state, are flat and right: they are left out.
     """
     subject, batch = Subject(model, adapter), Batch.of(batch)
     with untouched(subject.module), subject.mode():
@@ -70,14 +72,10 @@ def activations(model: Any, batch: Any, *, adapter: Adapter | None = None) -> Ac
             subject.logits(batch)
     layers = [_measured(one) for one in seen if len(one.before) >= FEWEST_ROWS]
     for run in runs:
-        names = {
-            "lstm": {0: "input gate", 2: "candidate", 3: "output gate"},
-            "gru": {2: "candidate"},
-            "rnn": {0: "state"},
-        }
-        values = _gates_of(run)
-        for place, kind in names[run.direction.weights.cell].items():
-            layers.append(_of_gate(run.direction.name, kind, values[place], is_relu=run.direction.weights.is_relu))
+        weights = run.direction.weights
+        for kind, values in zip(GATES[weights.cell], gates_of(run), strict=True):
+            if kind not in ("forget gate", "update gate", "reset gate"):
+                layers.append(_of_gate(run.direction.name, kind, values, is_relu=weights.is_relu))
     return Activations(tuple(layers), tuple(_findings(layers, subject)))
 
 
@@ -86,7 +84,7 @@ def _is_inside(one: Nonlinearity, subject: Subject, logits: Tensor) -> bool:
     part = None if subject.module is None else subject.module.get_submodule(one.module)
     is_recurrent = isinstance(part, nn.RNNBase | nn.RNNCellBase)
     is_output = one.after.numel() == logits.numel() and torch.equal(one.after.flatten(), logits.detach().flatten())
-    return is_recurrent or is_output or hasattr(part, "directions")
+    return is_recurrent or is_output or isinstance(part, RecurrentLayers)
 
 
 def _measured(one: Nonlinearity) -> Activity:
@@ -105,8 +103,7 @@ def _slope(kind: str, after: Tensor) -> float:
 
 def _of_gate(name: str, kind: str, values: Tensor, *, is_relu: bool) -> Activity:
     if is_relu:
-        active = (values > 0).double()
-        return Activity(name, kind, float((active.sum(0) == 0).double().mean()), float(active.mean()))
+        return Activity(name, "relu", 0.0, float((values > 0).double().mean()))
     return Activity(name, kind, 0.0, _slope("sigmoid" if kind.endswith("gate") else "tanh", values))
 
 

@@ -47,6 +47,16 @@ class Batch:
     ignore_index: int | None = None
     lines: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        inputs, source = tuple(self.inputs.shape[:2]), None if self.source is None else tuple(self.source.shape[:2])
+        expected = {"labels": inputs, "mask": inputs, "source_mask": source}
+        for name, shape in expected.items():
+            part = getattr(self, name)
+            if part is not None and tuple(part.shape[:2]) != shape:
+                raise ShapeError(f"{name} must be {shape} like what it belongs to, got {tuple(part.shape)}")
+        if self.inputs.dim() < 2 or (source is not None and source[0] != inputs[0]):
+            raise ShapeError(f"inputs must be (B, T) and source (B, S) with one B, got {inputs} and {source}")
+
     @classmethod
     def of(cls, value: Any) -> Batch:
         """Take a batch in any usual form.
@@ -67,6 +77,8 @@ class Batch:
                 )
             return cls(**{name: _tensor(part) for name, part in zip(names, value, strict=True)})
         if isinstance(value, dict):
+            if set(value) - set(_NAMES) or "inputs" not in value:
+                raise ShapeError(f"a batch needs 'inputs' and knows {', '.join(_NAMES)}; got {', '.join(value)}")
             return cls(**{name: part if name in _PLAIN else _tensor(part) for name, part in value.items()})
         if hasattr(value, "inputs"):
             named = {name: _tensor(getattr(value, name, None)) for name in _TENSORS}
@@ -155,7 +167,8 @@ class Batch:
 
 
 _TENSORS = ("inputs", "labels", "source", "source_mask", "mask")
-_PLAIN = tuple(field.name for field in fields(Batch) if field.name not in _TENSORS)
+_NAMES = tuple(field.name for field in fields(Batch))
+_PLAIN = tuple(name for name in _NAMES if name not in _TENSORS)
 
 
 def _tensor(value: Any) -> Any:

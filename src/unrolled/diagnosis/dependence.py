@@ -220,7 +220,8 @@ def _padding_leak(subject: Subject, before: Batch, after: Batch, *, what: str) -
 def check_batch_independence(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:
     """Whether examples of one batch influence each other in evaluation mode.
 
-    One example is changed and the others must stay; then an example alone must equal itself in the batch.
+    One example is changed and the others must stay; then the order of the examples must not matter, and an example
+    alone must equal itself in the batch.
 
     Returns
     -------
@@ -259,15 +260,21 @@ def _with_row_altered(batch: Batch, row: int) -> Batch:
 
 
 def _alone(subject: Subject, batch: Batch) -> list[Finding]:
+    together, last = subject.logits(batch), batch.size - 1
+    order = torch.arange(batch.size).roll(1)
+    size = difference(together[order], subject.logits(batch.rows(order)))
+    if size > ROUNDING:
+        what = f"the examples in another order give other logits (relative change {size:.2g})"
+        return [finding("batch_leak", what)]
     try:
-        alone = subject.logits(batch.rows(torch.tensor([0])))
+        alone = subject.logits(batch.rows(torch.tensor([last])))
     except (RuntimeError, ValueError, IndexError):  # a model for one batch size only
         return []
-    size = difference(subject.logits(batch)[:1], alone)
+    size = difference(together[last:], alone)
     if size <= ROUNDING:
         return []
-    what = f"example 0 alone gives other logits than in its batch (relative change {size:.2g})"
-    return [finding("batch_leak", what, where=Where(None, line=_line(batch, 0)))]
+    what = f"example {last} alone gives other logits than in its batch (relative change {size:.2g})"
+    return [finding("batch_leak", what, where=Where(None, line=_line(batch, last)))]
 
 
 def _line(batch: Batch, row: int) -> int | None:
@@ -280,13 +287,13 @@ def _line(batch: Batch, row: int) -> int | None:
 def check_source(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:
     """Whether the output depends on the source at all.
 
-    Untrained models: another source must change the logits. Trained models (loss under 0.9 · ln V): with the sources
-    of other examples the loss must rise by at least 1 %.
+    Untrained models: another source must change the logits, and so must the same source backwards. Trained models
+    (loss under 0.9 · ln V): with the sources of other examples the loss must rise by at least 1 %.
 
     Returns
     -------
     list of Finding
-        `source_ignored`; empty without a source.
+        `source_ignored` or `order_ignored`; empty without a source.
     """
     subject, batch = Subject(model, adapter), Batch.of(batch)
     if batch.source is None:
@@ -294,6 +301,8 @@ def check_source(model: Any, batch: Any, *, adapter: Adapter | None = None) -> l
     with untouched(subject.module), subject.mode(), torch.no_grad():
         if max(_effect(subject, batch), _jittered_effect(subject, batch)) == 0:
             return [finding("source_ignored", "another source leaves every logit as it was")]
+        if _is_blind_to_order(subject, batch):
+            return [finding("order_ignored", "the source backwards gives the same logits", where=Where("the encoder"))]
         return _swapped_sources(subject, batch) if batch.size > 1 and batch.has_classes else []
 
 
@@ -306,6 +315,19 @@ def _effect(subject: Subject, batch: Batch) -> float:
 def _jittered_effect(subject: Subject, batch: Batch) -> float:
     with jittered(subject.module), subject.mode():
         return _effect(subject, batch)
+
+
+def _is_blind_to_order(subject: Subject, batch: Batch) -> bool:
+    """Whether reversing the real symbols of each source, its last one (an end symbol) excepted, changes nothing."""
+    source, real = batch.source, batch.real_source
+    assert source is not None and real is not None
+    steps, last = torch.arange(source.shape[1]).to(source.device), real.sum(1)[:, None] - 2
+    order = torch.where(steps <= last, last - steps, steps)
+    backwards = torch.stack([row[places] for row, places in zip(source, order, strict=True)])
+    is_ragged_right = bool((real[:, 1:] <= real[:, :-1]).all())
+    if not is_ragged_right or torch.equal(backwards, source):
+        return False
+    return difference(subject.logits(batch), subject.logits(replace(batch, source=backwards))) <= ROUNDING
 
 
 def _swapped_sources(subject: Subject, batch: Batch) -> list[Finding]:

@@ -12,6 +12,7 @@ from unrolled.diagnosis.attention import check_attention
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding, check_source
 from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
+from unrolled.diagnosis.exposure import exposure_gap
 from unrolled.diagnosis.findings import Finding, worst_first
 from unrolled.diagnosis.flow import gradient_flow
 from unrolled.diagnosis.memory import check_forget_bias, check_memory
@@ -115,7 +116,6 @@ def examine(
     batch = Batch.of(batch)
     adapter = adapter or Adapter()
     adapter = adapter if loss is None else Adapter(**{**vars(adapter), "loss": loss})
-    is_causal = adapter.is_causal
     has_padding = batch.real_source is not None and (
         batch.source_mask is not None or (batch.pad is not None and not bool(batch.real_source.all()))
     )
@@ -125,10 +125,10 @@ def examine(
 
     checks: dict[str, Check] = {
         "check_eval_mode": run(check_eval_mode),
-        "check_causal": run(check_causal) if is_causal else list,
+        "check_causal": run(check_causal) if adapter.is_causal else list,
         "check_padding": run(check_padding) if has_padding else list,
         "check_batch_independence": run(check_batch_independence),
-        "check_stepwise": run(check_stepwise) if is_causal else list,
+        "check_stepwise": run(check_stepwise) if adapter.is_causal else list,
         "check_state_handling": run(check_state_handling, carry=carry),
         "check_source": run(check_source),
         "check_attention": run(check_attention),
@@ -138,6 +138,7 @@ def examine(
         "check_memory": run(check_memory),
         "gradient_flow": lambda: gradient_flow(model, batch, adapter=adapter).findings,
         "activations": lambda: activations(model, batch, adapter=adapter).findings,
+        "exposure_gap": lambda: _gap(model, batch, adapter),
         "check_overfits_one_batch": run(check_overfits_one_batch) if overfit else list,
     }
     findings = list(check_finite(model, batch, adapter=adapter))
@@ -159,13 +160,18 @@ def examine(
     return Examination(tuple(worst_first(findings)), tuple(checked), skipped)
 
 
+def _gap(model: Any, batch: Batch, adapter: Adapter) -> Sequence[Finding]:
+    measured = exposure_gap(model, batch, adapter=adapter)
+    return () if measured is None else measured.findings
+
+
 def _not_applicable(subject: Subject, batch: Batch, has_padding: bool, *, overfit: bool) -> dict[str, str]:
     """Checks that have nothing to look at, and why."""
     reasons: dict[str, str] = {}
     if not subject.adapter.is_causal:
         reasons |= dict.fromkeys(("check_causal", "check_stepwise"), "the model may look at all of its inputs")
     if batch.source is None:
-        reasons["check_source"] = "no source"
+        reasons |= dict.fromkeys(("check_source", "exposure_gap"), "no source")
     if not has_padding:
         reasons["check_padding"] = "no padded source"
     if batch.labels is None:

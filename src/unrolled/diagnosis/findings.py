@@ -159,6 +159,11 @@ FAULTS: dict[str, Fault] = {
         "another source gives another output",
         "check that the encoder's output or final state reaches the decoder",
     ),
+    "order_ignored": Fault(
+        "suspect",
+        "the same source symbols in another order give another output",
+        "add positions to the encoder's embeddings",
+    ),
     "cannot_overfit": Fault(
         "broken",
         "a handful of examples can be learnt by heart",

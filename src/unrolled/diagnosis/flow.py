@@ -16,7 +16,7 @@ from unrolled.diagnosis.adapter import Adapter, Subject
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.findings import Finding, Where, finding
 from unrolled.diagnosis.probe import input_gradient_norms, input_gradients
-from unrolled.diagnosis.recurrence import opened
+from unrolled.diagnosis.recurrence import Run, opened
 from unrolled.diagnosis.trace import hooked
 from unrolled.diagnosis.untouched import jittered, untouched
 
@@ -42,7 +42,8 @@ class GradientFlow:
     weights : dict of str to float
         ‖∂L/∂W‖ of every trainable weight.
     findings : tuple of Finding
-        `vanishing_gradient_depth`, `exploding_gradient_depth`, `no_gradient`, `unregistered_weights`.
+        `vanishing_gradient_depth`, `exploding_gradient_depth`, `no_gradient`, `unregistered_weights`, and
+        `vanishing_gradient_time` where the graph is cut between steps.
     """
 
     states: dict[str, NDArray[np.float64]]
@@ -70,6 +71,7 @@ def gradient_flow(model: Any, batch: Any, *, adapter: Adapter | None = None) -> 
     states, inputs = measured(_through_time), measured(_to_inputs)
     depth, weights = measured(_through_depth), measured(_to_weights)
     findings = [*_depth_findings(depth), *measured(_no_gradient), *measured(_unregistered)]
+    findings += measured(lambda *run: list(_cut(*run)))
     return GradientFlow(states, inputs, {name: norms for name, (norms, _) in depth.items()}, weights, tuple(findings))
 
 
@@ -96,8 +98,7 @@ def _through_time(subject: Subject, batch: Batch) -> dict[str, NDArray[np.float6
         loss = _loss(subject, batch, subject.logits(batch))
     norms: dict[str, NDArray[np.float64]] = {}
     for run in runs:
-        live = [state if state.requires_grad else state.detach().requires_grad_() for state in run.states]
-        norms[run.direction.name] = np.array(_norms(loss, live))
+        norms[run.direction.name] = np.array(_norms(loss, _live(run)))
     return norms
 
 
@@ -109,6 +110,23 @@ def _to_inputs(subject: Subject, batch: Batch) -> NDArray[np.float64]:
     last = logits[:, -1:]
     final = Batch(batch.inputs[:, -1:], None if batch.labels is None else batch.labels[:, -1:], pad=batch.pad)
     return input_gradient_norms(_loss(subject, final, last), probes, batch.steps).numpy()
+
+
+def _cut(subject: Subject, batch: Batch) -> Iterator[Finding]:
+    """Layers whose last state gets a gradient from the last logits while not one earlier state does: a cut graph."""
+    with opened(subject) as runs:
+        logits = subject.logits(batch)
+    last = _loss(subject, Batch(batch.inputs[:, -1:]), logits[:, -1:])
+    for run in runs:
+        norms = _norms(last, _live(run))
+        if len(norms) > 2 and norms[-1] > 0 and not any(norms[:-1]):
+            measured = "∂L_T/∂s_t is exactly 0 for every state before the last one"
+            advice = "look for detach() or no_grad() inside of the loop over time"
+            yield finding("vanishing_gradient_time", measured, where=Where(run.direction.name), advice=advice)
+
+
+def _live(run: Run) -> list[Tensor]:
+    return [state if state.requires_grad else state.detach().requires_grad_() for state in run.states]
 
 
 def _to_weights(subject: Subject, batch: Batch) -> dict[str, float]:

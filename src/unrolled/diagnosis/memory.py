@@ -13,8 +13,9 @@ from torch import Tensor
 
 from unrolled.diagnosis.adapter import Adapter, Subject
 from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.cells import GATES, Weights, gates, step_jacobians
 from unrolled.diagnosis.findings import Finding, Where, finding
-from unrolled.diagnosis.recurrence import Run, Weights, directions, gates, opened, step_jacobians
+from unrolled.diagnosis.recurrence import Run, directions, opened
 from unrolled.diagnosis.untouched import untouched
 
 __all__ = [
@@ -105,7 +106,7 @@ def forget_gates(model: Any, batch: Any, *, adapter: Adapter | None = None) -> l
     for run in _runs(model, batch, adapter):
         weights = run.direction.weights
         if weights.cell == "lstm":
-            values = _gates_of(run)[1].cpu().double().numpy()  # (R, H)
+            values = gates_of(run)[1].cpu().double().numpy()  # (R, H)
             found.append(ForgetGates(run.direction.name, float(_effective(weights)[1].mean()), values))
     return found
 
@@ -117,7 +118,7 @@ def _runs(model: Any, batch: Any, adapter: Adapter | None) -> list[Run]:
     return runs
 
 
-def _gates_of(run: Run) -> list[Tensor]:
+def gates_of(run: Run) -> list[Tensor]:
     """Gate values at all real steps, (R, H) each."""
     weights, H = run.direction.weights, run.direction.weights.hidden_size
     before = torch.stack([run.start, *run.states[:-1]], 1)[..., :H]  # (B, T, H)
@@ -144,11 +145,14 @@ def _norms(run: Run, most_steps: int) -> JacobianNorms:
     products = _products(jacobians.double())
     values = torch.linalg.svdvals(products).cpu().numpy()
     forget = bound = cell = None
+    if weights.is_lstm:
+        cell = torch.linalg.matrix_norm(products[:, H:, H:], 2).cpu().numpy()
     if weights.cell == "lstm":
         f = gates(weights, inputs, states[:-1, :H])[1].detach().double().flip(0)
         forget = f.cumprod(0).amax(1).cpu().numpy()
-        cell = torch.linalg.matrix_norm(products[:, H:, H:], 2).cpu().numpy()
-    square = weights.w_hh.detach().double()[{"lstm": 2, "gru": 2, "rnn": 0}[weights.cell] * H :][:H]
+    names = GATES[weights.cell]
+    place = names.index("candidate") if "candidate" in names else 0
+    square = weights.w_hh.detach().double()[place * H : (place + 1) * H]
     sigma = float(torch.linalg.matrix_norm(square, 2))
     if weights.cell == "rnn":
         h = states[1:].double().flip(0)

@@ -93,11 +93,13 @@ class _Lookup(TorchFunctionMode):
 
     def _place(self, ids: Tensor) -> tuple[int | None, int] | None:
         """Time axis of the embedded ids, or the one step they are; none where they are other ids."""
-        if torch.equal(ids, self.inputs):
-            return 1, 0
-        if torch.equal(ids, self.inputs.T):
-            return 0, 0
-        is_next = self.next_step < self.inputs.shape[1] and ids.numel() == self.inputs.shape[0]
+        B, T = self.inputs.shape
+        if ids.numel() == B * T and ids.shape[-2:] in ((B, T), (T, B)):
+            pair = ids.reshape(ids.shape[-2:])
+            for axis, own in ((1, self.inputs), (0, self.inputs.T)):
+                if torch.equal(pair, own):
+                    return ids.dim() - 2 + axis, 0
+        is_next = self.next_step < T and ids.numel() == B
         if is_next and torch.equal(ids.flatten(), self.inputs[:, self.next_step]):
             self.next_step += 1
             return None, self.next_step - 1

@@ -1,8 +1,7 @@
-"""Recurrent layers opened up: states, gates and Jacobians of every step, from any module's weights.
+"""Recurrent layers opened up: the state of every step as part of the graph.
 
 `nn.LSTM` and its like run all steps inside one kernel. `opened` replaces what such a layer returns by the same values
-computed one step at a time with the layer's own weights, so that every state is part of the graph and every ∂s_t/∂s_k
-can be looked at. A state s is h for RNN and GRU and [h; c] for LSTM.
+computed one step at a time with the layer's own weights, so that every ∂L/∂s_t and ∂s_t/∂s_k can be looked at.
 """
 
 from __future__ import annotations
@@ -14,38 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import jacrev, vmap
-from torch.nn.functional import embedding, linear
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from unrolled.diagnosis.adapter import Subject
+from unrolled.diagnosis.cells import Cell, Weights, input_part, step
 from unrolled.diagnosis.trace import hooked
+from unrolled.models.recurrent import Layer, RecurrentLayers
 
-__all__ = ["Direction", "Run", "Weights", "directions", "gates", "opened", "step", "step_jacobians"]
-
-CELLS = {4: "lstm", 3: "gru", 1: "rnn"}
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights of one direction of one layer, gates stacked as in PyTorch (LSTM i f g o, GRU r z n)."""
-
-    cell: str
-    w_ih: Tensor
-    w_hh: Tensor
-    b_ih: Tensor
-    b_hh: Tensor
-    is_relu: bool = False
-
-    @property
-    def hidden_size(self) -> int:
-        """H."""
-        return self.w_hh.shape[1]
-
-    @property
-    def state_size(self) -> int:
-        """Length of s: 2H for LSTM, else H."""
-        return self.hidden_size * (2 if self.cell == "lstm" else 1)
+__all__ = ["Direction", "Run", "directions", "opened"]
 
 
 @dataclass(frozen=True)
@@ -63,14 +38,14 @@ class Run:
 
     Attributes
     ----------
-    inputs : list of Tensor
-        T of them, `(B, E)`.
     start : Tensor
         `(B, s)`.
-    states : list of Tensor
-        After each step, `(B, s)`, each a node of the graph that leads to the logits.
     lengths : Tensor
         Real steps of each row, `(B,)`.
+    inputs : list of Tensor
+        Input part of the gates at each of T steps, `(B, G·H)`.
+    states : list of Tensor
+        After each step, `(B, s)`, each a node of the graph that leads to the logits.
     """
 
     direction: Direction
@@ -79,11 +54,16 @@ class Run:
     inputs: list[Tensor] = field(default_factory=list)
     states: list[Tensor] = field(default_factory=list)
 
-    def advance(self, x: Tensor, state: Tensor) -> Tensor:
-        """Take one step and keep it."""
-        self.inputs.append(x)
-        self.states.append(step(self.direction.weights, x, state))
-        return self.states[-1]
+    def over(self, inputs: Tensor) -> Tensor:
+        """Go on over inputs `(B, T, G·H)` in the order of the text; the states in that order, `(B, T, s)`."""
+        own = mirrored(inputs, self.lengths) if self.direction.is_backward else inputs
+        state = self.states[-1] if self.states else self.start
+        for part in own.unbind(1):
+            state = step(self.direction.weights, part, state)
+            self.inputs.append(part)
+            self.states.append(state)
+        states = torch.stack(self.states[-own.shape[1] :], 1)
+        return mirrored(states, self.lengths) if self.direction.is_backward else states
 
     def last(self) -> Tensor:
         """Each row's last real state, `(B, s)`."""
@@ -91,78 +71,64 @@ class Run:
         return stacked[self.lengths.to(stacked.device), torch.arange(len(self.lengths))]
 
 
+def mirrored(x: Tensor, lengths: Tensor) -> Tensor:
+    """Each row reversed within its length, padding left in place: (B, T, E)."""
+    steps, last = torch.arange(x.shape[1]), lengths.cpu()[:, None] - 1
+    order = torch.where(steps <= last, last - steps, steps).to(x.device)
+    return x.gather(1, order[..., None].expand_as(x))
+
+
+# --- which weights there are -----------------------------------------------------------------------------------------
+
+
 def directions(module: nn.Module | None) -> list[Direction]:
-    """All recurrent weights of a model: PyTorch's layers and cells, and ours."""
+    """All recurrent weights of a model: layers and cells of PyTorch, and ours."""
     found: list[Direction] = []
     for name, part in [] if module is None else module.named_modules():
         if isinstance(part, nn.RNNBase) and part.proj_size == 0:
             found += _of_layer(name, part)
-        elif _is_cell(part):
-            found.append(Direction(name, _weights(part, "", _is_relu(part)), name.endswith(".bwd")))
+        elif isinstance(part, nn.RNNCellBase):
+            kind: Cell = {4: "lstm", 3: "gru"}.get(part.weight_hh.shape[0] // part.hidden_size, "rnn")  # type: ignore[assignment]
+            found.append(Direction(name, _weights(part, "", kind, getattr(part, "nonlinearity", "tanh"))))
+        elif isinstance(part, RecurrentLayers):
+            found += _of_ours(name, part)
     return found
 
 
-def _is_cell(part: nn.Module) -> bool:
-    weight = getattr(part, "weight_hh", None)
-    return isinstance(weight, Tensor) and weight.dim() == 2 and weight.shape[0] // weight.shape[1] in CELLS
-
-
-def _is_relu(part: nn.Module) -> bool:
-    return getattr(part, "nonlinearity", None) == "relu" or getattr(part, "mode", None) == "RNN_RELU"
-
-
 def _of_layer(name: str, part: nn.RNNBase) -> Iterator[Direction]:
+    kind: Cell = {"LSTM": "lstm", "GRU": "gru"}.get(part.mode, "rnn")  # type: ignore[assignment]
     for layer in range(part.num_layers):
         for suffix in ("", "_reverse")[: 2 if part.bidirectional else 1]:
-            weights = _weights(part, f"_l{layer}{suffix}", _is_relu(part))
-            yield Direction(f"{name}.l{layer}{suffix}".lstrip("."), weights, suffix == "_reverse")
+            weights = _weights(part, f"_l{layer}{suffix}", kind, "relu" if part.mode == "RNN_RELU" else "tanh")
+            yield Direction(_joined(name, f"l{layer}{suffix}"), weights, suffix == "_reverse")
 
 
-def _weights(part: nn.Module, suffix: str, is_relu: bool) -> Weights:
+def _of_ours(name: str, part: RecurrentLayers) -> Iterator[Direction]:
+    for number, layer in enumerate(part):
+        assert isinstance(layer, Layer)
+        settings = layer.settings
+        kind: Cell = settings.cell
+        if kind == "lstm" and not settings.forget_gate:
+            kind = "lstm_ungated"
+        elif kind == "gru" and settings.reset == "before":
+            kind = "gru_before"
+        for place, direction in enumerate(layer.directions):
+            weights = _weights(direction, "", kind, settings.nonlinearity)
+            yield Direction(_joined(name, f"{number}.{('fwd', 'bwd')[place]}"), weights, place == 1)
+
+
+def _weights(part: nn.Module, suffix: str, cell: Cell, nonlinearity: str) -> Weights:
     w_ih, w_hh = getattr(part, f"weight_ih{suffix}"), getattr(part, f"weight_hh{suffix}")
     biases = [getattr(part, f"bias_{kind}{suffix}", None) for kind in ("ih", "hh")]
     b_ih, b_hh = [bias if isinstance(bias, Tensor) else w_hh.new_zeros(len(w_hh)) for bias in biases]
-    return Weights(CELLS[w_hh.shape[0] // w_hh.shape[1]], w_ih, w_hh, b_ih, b_hh, is_relu)
+    return Weights(cell, w_ih, w_hh, b_ih, b_hh, cell == "rnn" and nonlinearity == "relu")
 
 
-# --- one step --------------------------------------------------------------------------------------------------------
+def _joined(*names: str) -> str:
+    return ".".join(name for name in names if name)
 
 
-def gates(weights: Weights, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
-    """Gate values of one step, `(..., H)` each: LSTM (i, f, g, o), GRU (r, z, n), RNN (h',)."""
-    from_x, from_h = linear(x, weights.w_ih, weights.b_ih), linear(h, weights.w_hh, weights.b_hh)
-    if weights.cell == "lstm":
-        i, f, g, o = (from_x + from_h).chunk(4, -1)
-        return i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    if weights.cell == "gru":
-        (x_r, x_z, x_n), (h_r, h_z, h_n) = from_x.chunk(3, -1), from_h.chunk(3, -1)
-        r, z = (x_r + h_r).sigmoid(), (x_z + h_z).sigmoid()
-        return r, z, (x_n + r * h_n).tanh()
-    total = from_x + from_h
-    return (total.relu() if weights.is_relu else total.tanh(),)
-
-
-def step(weights: Weights, x: Tensor, state: Tensor) -> Tensor:
-    """The state after one step, `(..., state_size)`."""
-    if weights.cell == "lstm":
-        h, c = state.chunk(2, -1)
-        i, f, g, o = gates(weights, x, h)
-        c = f * c + i * g
-        return torch.cat([o * c.tanh(), c], -1)
-    if weights.cell == "gru":
-        _, z, n = gates(weights, x, state)
-        return (1 - z) * n + z * state
-    return gates(weights, x, state)[0]
-
-
-def step_jacobians(weights: Weights, inputs: Tensor, states: Tensor) -> Tensor:
-    """∂s_t/∂s_(t−1) of each step: `(T, E)` and the states before each step `(T, s)` give `(T, s, s)`."""
-    jacobian = jacrev(lambda state, x: step(weights, x, state))
-    jacobians: Tensor = vmap(jacobian)(states, inputs)
-    return jacobians
-
-
-# --- a model's layers, opened ----------------------------------------------------------------------------------------
+# --- opened ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -178,7 +144,7 @@ def opened(subject: Subject) -> Iterator[list[Run]]:
             return _open_layer(name, part, args, known, runs)
         if isinstance(part, nn.RNNCellBase):
             return _open_cell(known[name], args, output, runs)
-        if hasattr(part, "directions") and hasattr(part, "cell"):
+        if isinstance(part, RecurrentLayers):
             return _open_ours(name, part, args, output, known, runs)
         return None
 
@@ -188,23 +154,73 @@ def opened(subject: Subject) -> Iterator[list[Run]]:
 
 def _open_layer(name: str, part: nn.RNNBase, args: Any, known: dict[str, Direction], runs: list[Run]) -> Any:
     """One call of `nn.RNN`, `nn.LSTM` or `nn.GRU`: all its layers and directions."""
-    (given, *rest), options = args
-    hx = rest[0] if rest else options.get("hx")
+    given, hx = _given(args)
     x, lengths = _batch_first(given, part)
     D, H, finals = 2 if part.bidirectional else 1, part.hidden_size, []
     for layer in range(part.num_layers):
         outputs = []
         for place, suffix in enumerate(("", "_reverse")[:D]):
-            direction = known[f"{name}.l{layer}{suffix}".lstrip(".")]
-            start = _start(hx, layer * D + place, len(x), direction.weights)
-            run = _continued(runs, direction, start, lengths)
-            outputs.append(_run_over(run, x)[..., :H])
+            direction = known[_joined(name, f"l{layer}{suffix}")]
+            starts = None if hx is None else [state[layer * D + place].reshape(len(x), -1) for state in _as_list(hx)]
+            run = _continued(runs, direction, _start(starts, x, direction.weights), lengths)
+            outputs.append(run.over(input_part(direction.weights, x))[..., :H])
             finals.append(run.last())
         x = torch.cat(outputs, -1)  # (B, T, D·H)
     final = torch.stack(finals)  # (L·D, B, s)
     is_single = not isinstance(given, PackedSequence) and given.dim() == 2
     state = final[:, 0] if is_single else final
     return _as_given(x, given, part, lengths), tuple(state.chunk(2, -1)) if part.mode == "LSTM" else state
+
+
+def _open_cell(direction: Direction, args: Any, output: Any, runs: list[Run]) -> Any:
+    """One call of a cell, one step."""
+    x, hx = _given(args)
+    if x.dim() == 1:
+        return None
+    start = _start(None if hx is None else _as_list(hx), x, direction.weights)
+    run = _continued(runs, direction, start, torch.ones(len(x), dtype=torch.long))
+    state = run.over(input_part(direction.weights, x)[:, None])[:, 0]
+    return tuple(state.chunk(2, -1)) if isinstance(output, tuple) else state
+
+
+def _open_ours(
+    name: str, part: RecurrentLayers, args: Any, output: Any, known: dict[str, Direction], runs: list[Run]
+) -> Any:
+    """One call of a stack of `unrolled.models`: the gates of its first layer are given, (D, T, B, G·H)."""
+    gates, start, ragged = args[0]
+    lengths = torch.full((gates.shape[2],), gates.shape[1]) if ragged is None else ragged.lengths
+    x, lasts = gates, []
+    for number, layer in enumerate(part):
+        assert isinstance(layer, Layer)
+        if number:
+            gates = layer.gates(x, ragged)
+        outputs, finals, H = [], [], layer.settings.hidden_size
+        for place, own in enumerate(gates):
+            direction = known[_joined(name, f"{number}.{('fwd', 'bwd')[place]}")]
+            starts = None if start is None else [s[:, place * H : (place + 1) * H] for s in start[number]]
+            run = _continued(runs, direction, _start(starts, own[0], direction.weights), lengths)
+            inputs = own.transpose(0, 1)  # (T, B, G·H), mirrored already -> (B, T, G·H)
+            inputs = mirrored(inputs, lengths) if direction.is_backward else inputs
+            outputs.append(run.over(inputs)[..., :H])
+            finals.append(run.last().chunk(2 if direction.weights.is_lstm else 1, -1))
+        x = torch.cat(outputs, -1)  # (B, T, D·H)
+        lasts.append(type(output[1][number])(*(torch.cat(half, -1) for half in zip(*finals, strict=True))))
+    return x, tuple(lasts)
+
+
+def _given(args: Any) -> tuple[Any, Any]:
+    """Input and start state of a call, by position or by name."""
+    positional, named = args
+    given = positional[0] if positional else named["input"]
+    return given, positional[1] if len(positional) > 1 else named.get("hx")
+
+
+def _as_list(hx: Any) -> list[Tensor]:
+    return list(hx) if isinstance(hx, tuple | list) else [hx]
+
+
+def _start(parts: list[Tensor] | None, x: Tensor, weights: Weights) -> Tensor:
+    return x.new_zeros(len(x), weights.state_size) if parts is None else torch.cat(parts, -1)
 
 
 def _batch_first(given: Any, part: nn.RNNBase) -> tuple[Tensor, Tensor]:
@@ -222,71 +238,9 @@ def _as_given(x: Tensor, given: Any, part: nn.RNNBase, lengths: Tensor) -> Any:
 
 def _continued(runs: list[Run], direction: Direction, start: Tensor, lengths: Tensor) -> Run:
     """A new run; or the one before, for a layer that is called on one step at a time."""
-    for run in reversed(runs):
-        if run.direction is direction and run.states and bool((lengths == 1).all()):
-            if run.states[-1].shape == start.shape and torch.equal(run.states[-1], start):
-                run.lengths = run.lengths + 1
-                return run
-            break
+    last = next((run for run in reversed(runs) if run.direction is direction), None)
+    if last is not None and last.states and bool((lengths == 1).all()) and torch.equal(last.states[-1], start):
+        last.lengths = last.lengths + 1
+        return last
     runs.append(Run(direction, start, lengths))
     return runs[-1]
-
-
-def _run_over(run: Run, x: Tensor) -> Tensor:
-    """States of a run over inputs in the order of the text, back in that order: (B, T, s)."""
-    is_backward = run.direction.is_backward
-    own = _mirrored(x, run.lengths) if is_backward else x
-    state = run.states[-1] if run.states else run.start
-    states = []
-    for step_input in own.unbind(1):
-        state = run.advance(step_input, state)
-        states.append(state)
-    stacked = torch.stack(states, 1)
-    return _mirrored(stacked, run.lengths) if is_backward else stacked
-
-
-def _start(hx: Any, place: int, rows: int, weights: Weights) -> Tensor:
-    if hx is None:
-        return weights.w_hh.new_zeros(rows, weights.state_size)
-    parts = [part[place].reshape(rows, -1) for part in (hx if isinstance(hx, tuple | list) else [hx])]
-    return torch.cat(parts, -1)
-
-
-def _mirrored(x: Tensor, lengths: Tensor) -> Tensor:
-    """Each row reversed within its length, padding left in place: (B, T, E)."""
-    steps, last = torch.arange(x.shape[1]), lengths[:, None] - 1
-    order = torch.where(steps <= last, last - steps, steps).to(x.device)
-    return x.gather(1, order[..., None].expand_as(x))
-
-
-def _open_cell(direction: Direction, args: Any, output: Any, runs: list[Run]) -> Any:
-    """One call of a cell, one step."""
-    (x, *rest), options = args
-    hx = rest[0] if rest else options.get("hx")
-    parts = [] if hx is None else list(hx) if isinstance(hx, tuple | list) else [hx]
-    start = torch.cat(parts, -1) if parts else x.new_zeros(len(x), direction.weights.state_size)
-    if x.dim() == 1:
-        return None
-    run = _continued(runs, direction, start, torch.ones(len(x), dtype=torch.long))
-    state = run.advance(x, start)
-    return tuple(state.chunk(2, -1)) if isinstance(output, tuple) else state
-
-
-def _open_ours(name: str, part: Any, args: Any, output: Any, known: dict[str, Direction], runs: list[Run]) -> Any:
-    """One call of a layer of `unrolled.models`: its directions side by side."""
-    inputs, start, ragged = (*args[0], None, None)[:3]
-    x = inputs
-    if not isinstance(x, Tensor):
-        x = embedding(inputs.ids, inputs.table)
-        x = x if inputs.offset is None else x + inputs.offset[:, None]
-    lengths = torch.full((len(x),), x.shape[1]) if ragged is None else ragged.lengths
-    outputs, finals = [], []
-    for place, suffix in enumerate((".fwd", ".bwd")[: len(part.directions)]):
-        direction = known[name + suffix]
-        H = direction.weights.hidden_size
-        own = [state[:, place * H : (place + 1) * H] for state in start or ()]
-        first = torch.cat(own, -1) if own else x.new_zeros(len(x), direction.weights.state_size)
-        run = _continued(runs, direction, first, lengths)
-        outputs.append(_run_over(run, x)[..., :H])
-        finals.append(run.last().chunk(len(output[1]), -1))
-    return torch.cat(outputs, -1), type(output[1])(*(torch.cat(part, -1) for part in zip(*finals, strict=True)))
