@@ -306,18 +306,66 @@ def test_a_score_is_given_up_when_asked(build, make_examples, settings):
 # --- time ---
 
 
-def test_a_time_budget_is_measured_once_and_ends_the_schedule(build, make_examples, settings):
+@pytest.fixture
+def ticking(monkeypatch):
+    """Makes a step take 0.1 seconds, and 1 second after some steps; an evaluation as many seconds as told."""
+    from unrolled.training import Stepper
+    from unrolled.training.clock import Clock
+
+    def make(*, evaluation=0.0, steps_until_slower=10**6):
+        now, launched = [0.0], []
+        launch, score = Stepper.launch, FakeDev.score
+
+        def slow_launch(stepper, batches, factor):
+            launched.append(1)
+            now[0] += 0.1 if len(launched) <= steps_until_slower else 1.0
+            return launch(stepper, batches, factor)
+
+        def slow_score(dev, model, **options):
+            now[0] += evaluation
+            return score(dev, model, **options)
+
+        monkeypatch.setattr(Stepper, "launch", slow_launch)
+        monkeypatch.setattr(FakeDev, "score", slow_score)
+        monkeypatch.setattr(Clock, "seconds", property(lambda clock: now[0]))
+
+    return make
+
+
+def test_a_time_budget_is_measured_once_and_ends_the_schedule(build, make_examples, settings, ticking):
     from unrolled.training.events import Planned
 
-    rules = settings(max_steps=None, minutes=2 / 60, schedule={"warmup_steps": 3})
-    outcome, seen = fit(build(), make_examples(60), rules, dev=dev_set(make_examples(9, seed=1), rules))
+    ticking(evaluation=0.5)
+    rules = settings(max_steps=None, minutes=0.5, schedule={"warmup_steps": 3}, evaluate_every=20, batch_tokens=5000)
+    outcome, seen = fit(build(), make_examples(60), rules, dev=FakeDev(*[1.0] * 99))
     (plan,) = seen.of(Planned)
+    assert plan.seconds_per_step == pytest.approx(0.1)
+    assert plan.seconds_per_evaluation == pytest.approx(0.5)
     assert outcome.reason == "completed"
     assert outcome.step == plan.total_steps > plan.step
-    assert 1.0 < outcome.seconds < 2.5
+    assert 29 < outcome.seconds < 31
     last = seen.of(StepTaken)[-1]
     after_warm_up = plan.total_steps - 3
-    assert last.learning_rate == pytest.approx(0.01 * (1 + math.cos(math.pi * after_warm_up / (after_warm_up + 1))) / 2)
+    factor = (1 + math.cos(math.pi * after_warm_up / (after_warm_up + 1))) / 2
+    assert last.learning_rate == pytest.approx(0.01 * factor)
+    assert [event.learning_rate for event in seen.of(StepTaken)[3 : plan.step]] == [0.01] * (plan.step - 3)
+    lefts = [event.seconds_left for event in seen.of(StepTaken)]
+    assert lefts[0] == pytest.approx(29.9)
+    assert lefts[-1] == 0
+
+
+def test_a_time_budget_spends_little_of_it_on_evaluations(build, make_examples, settings, ticking):
+    ticking(evaluation=0.5)
+    rules = settings(max_steps=None, minutes=1, batch_tokens=500)
+    outcome, seen = fit(build(), make_examples(60), rules, dev=FakeDev(*[1.0] * 99))
+    steps_per_epoch = seen.of(TrainingStarted)[0].steps_per_epoch
+    measured, *evaluated, _last = [event.step for event in seen.of(Evaluated)]
+    assert measured == 29  # 5 to warm up, then 4 % of a minute
+    assert len(evaluated) > 2
+    (gap,) = set(np.diff([0, *evaluated][1:]).tolist())
+    assert gap % steps_per_epoch == 0
+    assert 0.5 / (gap * 0.1) <= 0.05 < 0.5 / ((gap - steps_per_epoch) * 0.1)
+    assert 58 < outcome.seconds < 62
 
 
 def test_other_limits_hold_beside_a_time_budget(build, make_examples, settings):
@@ -325,14 +373,11 @@ def test_other_limits_hold_beside_a_time_budget(build, make_examples, settings):
     assert (outcome.reason, outcome.step) == ("completed", 4)
 
 
-def test_a_machine_that_became_slower_ends_late_but_ends(build, make_examples, settings, monkeypatch):
-    from unrolled.training.clock import Clock
-
-    ticks = iter(range(10**6))
-    monkeypatch.setattr(Clock, "seconds", property(lambda clock: 0.01 * (n := next(ticks)) + max(0, n - 250) * 0.1))
+def test_a_machine_that_became_slower_ends_late_but_ends(build, make_examples, settings, ticking):
+    ticking(steps_until_slower=60)
     outcome, seen = fit(build(), make_examples(20), settings(max_steps=None, minutes=10 / 60))
     assert outcome.reason == "over_budget"
-    assert 11.5 <= outcome.seconds < 14
+    assert outcome.seconds == pytest.approx(12)  # the first step that ends beyond 11.5
     assert "slower" in seen.of(Warned)[0].message
 
 

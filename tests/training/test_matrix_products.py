@@ -9,15 +9,20 @@ HAS_MODES = hasattr(torch.backends.mkldnn, "matmul") and torch.backends.mkldnn.i
 pytestmark = pytest.mark.skipif(not HAS_MODES, reason="this PyTorch has no choice of matrix products")
 
 
-def delayed(product, seconds):
-    """A product that takes longer in the default mode."""
+@pytest.fixture
+def timed(monkeypatch):
+    """Makes a product take so many seconds in each mode, on a clock of its own."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
-    def measured(a, b):
-        if current_matrix_mode() == "default":
-            time.sleep(seconds)
-        return product(a, b)
+    def make(product, default, onednn):
+        def measured(a, b):
+            now[0] += default if current_matrix_mode() == "default" else onednn
+            return product(a, b)
 
-    return measured
+        return measured
+
+    return make
 
 
 def rounding(a, b):
@@ -31,21 +36,16 @@ def slightly_off(a, b):
     return a @ b * (1 + 2e-6)
 
 
-def test_faster_and_exact_is_taken():
-    assert probe_matrix_mode(delayed(torch.matmul, 0.02)) == "onednn"
+@pytest.mark.parametrize(
+    ("onednn", "expected"), [(0.5, "onednn"), (0.9, "onednn"), (0.95, "default"), (2.0, "default")]
+)
+def test_faster_and_exact_is_taken(timed, onednn, expected):
+    assert probe_matrix_mode(timed(torch.matmul, 1.0, onednn)) == expected
 
 
 @pytest.mark.parametrize("product", [rounding, slightly_off])
-def test_rounding_is_refused_however_fast(product):
-    assert probe_matrix_mode(delayed(product, 0.02)) == "default"
-
-
-def test_no_gain_is_refused():
-    def same(a, b):
-        time.sleep(0.01)
-        return a.double() @ b.double()  # as fast in either mode
-
-    assert probe_matrix_mode(same) == "default"
+def test_rounding_is_refused_however_fast(timed, product):
+    assert probe_matrix_mode(timed(product, 1.0, 0.1)) == "default"
 
 
 def test_the_probe_is_quick_and_leaves_the_setting():

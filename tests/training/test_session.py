@@ -287,13 +287,15 @@ def test_a_given_dev_file_is_part_of_the_run(make_pairs, make_config, tmp_path):
     assert train(resume=tmp_path / "run", device="cpu").reason == "completed"
 
 
-def test_calibrated_choices_are_recorded_and_obeyed(make_pairs, make_config, tmp_path):
+def test_calibrated_choices_are_recorded_and_obeyed(make_pairs, make_config, tmp_path, monkeypatch):
     """Step count and matrix mode of a time budget stay those of the first session."""
     from unrolled.training import current_matrix_mode, matrix_mode
+    from unrolled.training.budget import Budget
     from unrolled.training.events import Planned
 
     pairs, path = make_pairs(tmp_path / "pairs.tsv", 60), tmp_path / "run"
     config = make_config(max_steps=None, minutes=1.5 / 60, schedule=Schedule(warmup_steps=2))
+    monkeypatch.setattr(Budget, "is_exceeded", lambda budget, seconds: False)  # a busy machine is no failure
     seen, modes = Recorder(), []
     stop = signal_at(signal.SIGINT, lambda event: isinstance(event, Planned))
     with matrix_mode("onednn"):
@@ -408,6 +410,35 @@ def test_a_run_is_not_overwritten_unless_asked(pairs, make_config, tmp_path):
         train(pairs, config=config, out=tmp_path / "run", device="cpu")
     train(pairs, config=config, out=tmp_path / "run", overwrite=True, device="cpu")
     assert [step for step, _ in losses_of(tmp_path / "run")] == [1]
+
+
+def test_a_state_of_another_version_is_said(pairs, config, tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(CrashError):
+        train(pairs, config=config, out=path, listeners=[crash_at(18)], device="cpu")
+    states = Run.open(path).states
+    state = states.load()
+    state.values["progress"]["mood"] = "good"
+    states.save(
+        18, state.values, {name.replace("17", "18"): lambda kept=kept: kept for name, kept in state.arrays.items()}
+    )
+    with pytest.raises(CheckpointError, match="state of step 18 was written by another version"):
+        train(resume=path, device="cpu")
+
+
+def test_a_state_of_another_model_is_refused(pairs, config, tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(CrashError):
+        train(pairs, config=config, out=path, listeners=[crash_at(18)], device="cpu")
+    states = Run.open(path).states
+    state = states.load()
+    weights = state.arrays["weights-17"]
+    weights["decoder.novelty"] = weights.pop("decoder.output.bias")
+    states.save(
+        18, state.values, {name.replace("17", "18"): lambda kept=kept: kept for name, kept in state.arrays.items()}
+    )
+    with pytest.raises(CheckpointError, match=r"unknown tensor decoder\.novelty \(and 1 missing"):
+        train(resume=path, device="cpu")
 
 
 class Bomb:

@@ -73,9 +73,7 @@ class States:
         state = {"step": step, "values": dict(values), "files": files}
         content = {"sha256": digest_of(_canonical(state)), "state": state}
         write_atomic(self._path(step), json.dumps(content, allow_nan=False).encode())
-        for old in self.steps()[_KEEP:]:
-            self._path(old).unlink()
-        self._drop_unused()
+        self._drop_old()
 
     def load(self) -> SavedState:
         """The newest complete state.
@@ -110,10 +108,10 @@ class States:
         self._drop_unused()
 
     def sweep(self) -> None:
-        """Remove what killed writers left behind: temporary files, and files that no state names."""
+        """Remove what killed writers left behind: temporary files, old states, and files that no state names."""
         if self.folder.is_dir():
             sweep(self.folder)
-            self._drop_unused()
+            self._drop_old()
 
     def clear(self) -> None:
         """Remove all states."""
@@ -175,6 +173,11 @@ class States:
     def _is_intact(self, name: str, digest: str) -> bool:
         where = self._group_path(name)
         return where.is_file() and digest_file(where) == digest
+
+    def _drop_old(self) -> None:
+        for old in self.steps()[_KEEP:]:
+            self._path(old).unlink()
+        self._drop_unused()
 
     def _drop_unused(self) -> None:
         used = {name for state in self._readable() for name in state["files"]}

@@ -11,9 +11,10 @@ except ImportError as absent:
     raise MissingExtraError("torch", extra="train", purpose="training") from absent
 
 from unrolled.training.evaluation import DevSet, Score
-from unrolled.training.loop import Outcome, Trainer
+from unrolled.training.loop import Trainer
 from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode, probe_matrix_mode
 from unrolled.training.objective import cross_entropy_sum
+from unrolled.training.outcome import Outcome
 from unrolled.training.schedule import rate_factor
 from unrolled.training.session import train
 from unrolled.training.stepper import Stepper

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from unrolled import config
-from unrolled.runs import Run, SavedState
+from unrolled.errors import CheckpointError
+from unrolled.runs import Run, SavedState, check_tensors
 from unrolled.training.device import random_state, set_random_state
 from unrolled.training.selection import Selection, Weights
 from unrolled.training.stepper import Stepper
@@ -78,16 +79,25 @@ class Checkpoints:
         Raises
         ------
         CheckpointError
-            If there is no complete state.
+            If there is no complete state, or it is of another model or version.
         """
         state = self._run.states.load()
         self._run.states.drop_after(state.step)
-        stepper.load_weights(state.arrays[f"weights-{state.step}"])
-        training = state.arrays[f"training-{state.step}"]
-        stepper.load_moments(_without_prefix(training, "moments/"))
-        set_random_state(_without_prefix(training, "random/"), device)
-        selection = Selection.from_json(settings, state.values["selection"], _snapshots(state))
-        return Progress(**state.values["progress"]), selection, state.damage
+        weights, training = state.arrays[f"weights-{state.step}"], state.arrays[f"training-{state.step}"]
+        for current, stored in ((stepper.weights(), weights), (stepper.moments(), _part(training, "moments"))):
+            shapes = {name: array.shape for name, array in current.items()}
+            check_tensors(stored, shapes, where=self._run.path / f"state of step {state.step}")
+        stepper.load_weights(weights)
+        stepper.load_moments(_part(training, "moments"))
+        set_random_state(_part(training, "random"), device)
+        try:
+            selection = Selection.from_json(settings, state.values["selection"], _snapshots(state))
+            return Progress(**state.values["progress"]), selection, state.damage
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self._run.path}: the state of step {state.step} was written by another version; start the run again"
+                f" or resume it with that version\n{error!r}"
+            ) from error
 
     def write_final(self, weights: Weights) -> None:
         """Store the weights that the run ends with."""
@@ -99,8 +109,8 @@ def _training_arrays(stepper: Stepper, device: torch.device) -> dict[str, Any]:
     return moments | {f"random/{name}": array for name, array in random_state(device).items()}
 
 
-def _without_prefix(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def _part(arrays: dict[str, Any], kind: str) -> dict[str, Any]:
+    return {name.split("/", 1)[1]: array for name, array in arrays.items() if name.startswith(f"{kind}/")}
 
 
 def _snapshots(state: SavedState) -> dict[int, Weights]:

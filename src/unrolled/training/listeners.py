@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from unrolled.errors import MissingExtraError
 from unrolled.runs import write_atomic
 from unrolled.training.events import Evaluated, Event, StepTaken, TrainingStarted
 
@@ -83,16 +82,9 @@ class TensorBoard:
     ----------
     folder : Path
         Where its files go.
-
-    Raises
-    ------
-    MissingExtraError
-        If tensorboard is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
-        if not self.is_available():
-            raise MissingExtraError("tensorboard", extra="train", purpose="the TensorBoard log")
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(str(folder))

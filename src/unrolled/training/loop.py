@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,42 +33,16 @@ from unrolled.training.events import (
 )
 from unrolled.training.interrupts import Interrupt, catch_interrupts
 from unrolled.training.matrix_products import current_matrix_mode
+from unrolled.training.outcome import Outcome
 from unrolled.training.reporter import Reporter, count_tokens
 from unrolled.training.schedule import rate_factor
 from unrolled.training.selection import Candidate, Selection
 from unrolled.training.stepper import Stepper
 
-__all__ = ["Outcome", "Trainer"]
+__all__ = ["Trainer"]
 
 _SECONDS_BETWEEN_SAVES = 15.0
 _EVALUATION_SHARE = 0.05  # of a time budget, at most, where the interval is ours to choose
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a session of training ended."""
-
-    reason: Reason
-    step: int
-    best_step: int | None
-    """Step of the best dev evaluation; none without any."""
-    best_value: float | None
-    """Dev value of the weights that the run ends with, averaged ones included."""
-    seconds: float
-    path: Path | None
-    """The run folder, if there is one."""
-    signal: int | None
-    """What interrupted it."""
-
-    @property
-    def exit_code(self) -> int:
-        """0, or 130 after SIGINT and 143 after SIGTERM."""
-        return 0 if self.signal is None else 128 + self.signal
-
-    @property
-    def resume_command(self) -> str | None:
-        """What to type to go on after an interruption."""
-        return None if self.signal is None or self.path is None else f"unrolled train --resume {self.path}"
 
 
 class Trainer:
@@ -130,7 +103,8 @@ class Trainer:
         self._clock = Clock()
         self._interrupt = Interrupt()
         self._session_start = (0, 0.0)  # step and seconds
-        self._saved: tuple[int, float] | None = None  # step and seconds of the last save
+        self._saved: Progress | None = None  # as it was at the last save, without its seconds
+        self._saved_at = -math.inf  # seconds
 
     def fit(self, *, resume: bool = False) -> Outcome:
         """Train to the end that the settings name; the model is left with the chosen weights.
@@ -163,8 +137,7 @@ class Trainer:
 
     def _run(self) -> Reason:
         while True:
-            step = self._progress.step
-            if step > self._progress.evaluated_step and step % self._progress.steps_per_evaluation == 0:
+            if self._evaluation_is_due():
                 self._evaluate()
             reason = self._reason_to_end()
             if reason is not None:
@@ -172,6 +145,14 @@ class Trainer:
             self._step()
             if self._settings.save_every is not None and self._progress.step % self._settings.save_every == 0:
                 self._save()
+
+    def _evaluation_is_due(self) -> bool:
+        """While a time budget is still measured, the interval is unknown unless it was set."""
+        progress = self._progress
+        is_known = self._settings.evaluate_every is not None or self._budget is None or progress.is_planned
+        return (
+            is_known and progress.step > progress.evaluated_step and progress.step % progress.steps_per_evaluation == 0
+        )
 
     def _reason_to_end(self) -> Reason | None:
         if self._interrupt:
@@ -239,7 +220,7 @@ class Trainer:
 
     def _seconds_left(self) -> float | None:
         if self._progress.total_steps is None:
-            return None
+            return None if self._budget is None else self._budget.seconds - self._clock.seconds
         first, start = self._session_start
         pace = (self._clock.seconds - start) / (self._progress.step - first)
         return pace * (self._progress.total_steps - self._progress.step)
@@ -267,7 +248,7 @@ class Trainer:
         progress = self._progress
         if self._settings.evaluate_every is None:
             share = pace.seconds_per_evaluation / (_EVALUATION_SHARE * per_step * self._epochs.steps_per_epoch)
-            progress.steps_per_evaluation = math.ceil(share) * self._epochs.steps_per_epoch
+            progress.steps_per_evaluation = max(1, math.ceil(share)) * self._epochs.steps_per_epoch
         fitting = progress.step + budget.steps_that_fit(
             pace,
             seconds=self._clock.seconds,
@@ -294,7 +275,7 @@ class Trainer:
             if score.num_labels == 0:
                 self._warn("the dev set has no labels to score, so it cannot choose the best weights")
         self._progress.evaluated_step = self._progress.step
-        if self._settings.save_every is None and self._seconds_since_save() > _SECONDS_BETWEEN_SAVES:
+        if self._settings.save_every is None and self._clock.seconds - self._saved_at > _SECONDS_BETWEEN_SAVES:
             self._save()
 
     def _candidate(self, score: Score) -> Candidate:
@@ -315,19 +296,18 @@ class Trainer:
             weights="average" if is_average else "current",
         )
 
-    def _seconds_since_save(self) -> float:
-        return math.inf if self._saved is None else self._clock.seconds - self._saved[1]
-
     def _save(self) -> None:
-        if self._checkpoints is None:
-            return
+        """Commit the present state, unless that was done already."""
         self._reporter.flush()
+        present = dataclasses.replace(self._progress, seconds=0.0)
+        if self._checkpoints is None or present == self._saved:
+            return
         start = self._clock.seconds
         self._progress.seconds = start
         with self._clock.aside():
             self._checkpoints.save(self._progress, self._stepper, self._selection, device=self._device)
-        self._saved = (self._progress.step, self._clock.seconds)
-        self._emit(CheckpointSaved(self._progress.step, str(self._checkpoints.path), self._clock.seconds - start))
+        self._saved, self._saved_at = present, self._clock.seconds
+        self._emit(CheckpointSaved(self._progress.step, str(self._checkpoints.path), self._saved_at - start))
 
     def _restore(self) -> tuple[str, ...]:
         assert self._checkpoints is not None, "resuming needs checkpoints"

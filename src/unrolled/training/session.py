@@ -23,8 +23,9 @@ from unrolled.training.environment import current_environment, differences
 from unrolled.training.evaluation import DevSet
 from unrolled.training.events import DataPrepared, Listener, Warned
 from unrolled.training.listeners import JsonLinesLog, TensorBoard
-from unrolled.training.loop import Outcome, Trainer
+from unrolled.training.loop import Trainer
 from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode
+from unrolled.training.outcome import Outcome
 
 __all__ = ["train"]
 
