@@ -114,6 +114,7 @@ ARCHITECTURES = [
     for j, decoder in enumerate(DECODERS)
     if (_fits(encoder, decoder) and (i + j) % 3 == 0) or (encoder, decoder) == ("lstm2", "lstm2_dot")
 ]
+NAMES = ["-".join(pair) for pair in ARCHITECTURES]
 assert {decoder for _, decoder in ARCHITECTURES} == set(DECODERS)
 assert {encoder for encoder, _ in ARCHITECTURES} == set(ENCODERS)
 

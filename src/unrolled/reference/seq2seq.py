@@ -152,7 +152,8 @@ class Seq2Seq:
             real = None if mask is None else mask[:, part]
             outputs.append(self.decode(tokens[:, part], memory, state, mask=real, need_attention=need_attention))
             state = outputs[-1].state
-        attention = np.concatenate([output.attention for output in outputs], axis=1) if need_attention else None
+        weights = [output.attention for output in outputs if output.attention is not None]
+        attention = np.concatenate(weights, axis=1) if weights else None
         return DecoderOutput(np.concatenate([output.logits for output in outputs], axis=1), state, attention)
 
     # --- training ----------------------------------------------------------------------------------------------------
