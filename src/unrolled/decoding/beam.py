@@ -83,10 +83,10 @@ def beam_search(
     if not sources:
         return []
     stepper, width = engine.start(sources, need_attention=need_attention), min(beam + 1, engine.vocabulary_size)
-    for length in range(1, int(search.limits.max()) + 1):
+    length = 0
+    while search.active.size:
+        length += 1
         search.extend(stepper, length, width)
-        if not search.active.size:
-            break
     return search.hypotheses(sources)
 
 
