@@ -80,7 +80,7 @@ def reach(subject: Subject, batch: Batch) -> tuple[list[int], Tensor]:
     steps = _probed(batch.steps)
     changes = torch.zeros(len(steps), batch.steps)
     for row, step in enumerate(steps):
-        after = subject.logits(_altered_at(batch, step, step + 1)).detach()
+        after = subject.logits(altered_at(batch, step, step + 1)).detach()
         changes[row] = torch.tensor([difference(before[:, t], after[:, t]) for t in range(batch.steps)])
     return steps, changes
 
@@ -95,7 +95,7 @@ def _leak(subject: Subject, batch: Batch, *, training: bool) -> Finding | None:
         return _gradient_leak(subject, batch)
     first = int(leaks.any(0).nonzero()[0])
     ahead = [u - first for u, leak in zip(steps, leaks[:, first], strict=True) if leak]
-    cut = _altered_at(batch, first + 1, batch.steps)
+    cut = altered_at(batch, first + 1, batch.steps)
     names = responsible(
         subject, batch, cut, EarlierSteps(first, batch.steps, batch.size), part=lambda x: x[:, : first + 1]
     )
@@ -124,7 +124,8 @@ def _gradient_leak(subject: Subject, batch: Batch) -> Finding | None:
 _TRANSFORM_NOISE = 1e-7  # convolutions by transform (Winograd) leave rounding where the sum is exactly 0
 
 
-def _altered_at(batch: Batch, start: int, stop: int) -> Batch:
+def altered_at(batch: Batch, start: int, stop: int) -> Batch:
+    """Other tokens at steps `start` to `stop` of the inputs."""
     where = torch.zeros(batch.inputs.shape[:2], dtype=torch.bool, device=batch.inputs.device)
     where[:, start:stop] = True
     return batch.with_inputs_altered(where)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from unrolled.diagnosis.adapter import Adapter, Subject
 from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.dependence import altered_at
 from unrolled.diagnosis.findings import Finding, Where, finding
-from unrolled.diagnosis.probe import input_gradient_norms, input_gradients
+from unrolled.diagnosis.probe import input_gradient_norms, input_gradients, is_covered
 from unrolled.diagnosis.recurrence import Run, opened
 from unrolled.diagnosis.trace import hooked
 from unrolled.diagnosis.untouched import jittered, untouched
@@ -71,7 +72,7 @@ def gradient_flow(model: Any, batch: Any, *, adapter: Adapter | None = None) -> 
     states, inputs = measured(_through_time), measured(_to_inputs)
     depth, weights = measured(_through_depth), measured(_to_weights)
     findings = [*_depth_findings(depth), *measured(_no_gradient), *measured(_unregistered)]
-    findings += measured(lambda *run: list(_cut(*run)))
+    findings += measured(_cut)
     return GradientFlow(states, inputs, {name: norms for name, (norms, _) in depth.items()}, weights, tuple(findings))
 
 
@@ -112,17 +113,35 @@ def _to_inputs(subject: Subject, batch: Batch) -> NDArray[np.float64]:
     return input_gradient_norms(_loss(subject, final, last), probes, batch.steps).numpy()
 
 
-def _cut(subject: Subject, batch: Batch) -> Iterator[Finding]:
-    """Layers whose last state gets a gradient from the last logits while not one earlier state does: a cut graph."""
+_CUT = "look for detach() or no_grad() inside of the loop over time"
+
+
+def _cut(subject: Subject, batch: Batch) -> list[Finding]:
+    """A cut graph: the last logits depend on what came before, and their gradient does not reach it."""
     with opened(subject) as runs:
         logits = subject.logits(batch)
     last = _loss(subject, Batch(batch.inputs[:, -1:]), logits[:, -1:])
-    for run in runs:
-        norms = _norms(last, _live(run))
-        if len(norms) > 2 and norms[-1] > 0 and not any(norms[:-1]):
-            measured = "∂L_T/∂s_t is exactly 0 for every state before the last one"
-            advice = "look for detach() or no_grad() inside of the loop over time"
-            yield finding("vanishing_gradient_time", measured, where=Where(run.direction.name), advice=advice)
+    norms = {run.direction.name: _norms(last, _live(run)) for run in runs}
+    names = [name for name, sizes in norms.items() if len(sizes) > 2 and sizes[-1] > 0 and not any(sizes[:-1])]
+    if names:
+        measured = "∂L_T/∂s_t is exactly 0 for every state before the last one"
+        return [finding("vanishing_gradient_time", measured, where=Where(", ".join(names)), advice=_CUT)]
+    return [] if runs or batch.inputs.is_floating_point() else _cut_by_inputs(subject, batch)
+
+
+def _cut_by_inputs(subject: Subject, batch: Batch) -> list[Finding]:
+    """The same for recurrences that are written by hand."""
+    with input_gradients(batch) as (probed, probes):
+        logits = subject.logits(probed)
+    if batch.steps < 3 or not probes or logits.shape[1] != batch.steps or not logits.requires_grad:
+        return []
+    sizes = input_gradient_norms(_loss(subject, Batch(batch.inputs[:, -1:]), logits[:, -1:]), probes, batch.steps)
+    other = altered_at(batch, 0, batch.steps - 1)
+    is_cut = sizes[-1] > 0 and not sizes[:-1].any() and is_covered(subject.logits, batch, other)
+    if not is_cut or torch.equal(subject.logits(batch)[:, -1], subject.logits(other)[:, -1]):
+        return []
+    measured = "the last logits depend on earlier inputs, but ∂L_T/∂input_u is exactly 0 for every u < T"
+    return [finding("vanishing_gradient_time", measured, where=Where(subject.name), advice=_CUT)]
 
 
 def _live(run: Run) -> list[Tensor]:

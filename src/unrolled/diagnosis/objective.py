@@ -14,7 +14,7 @@ from torch.nn.functional import pad as pad_columns
 
 from unrolled.diagnosis.adapter import Adapter, Loss, Subject
 from unrolled.diagnosis.batch import Batch
-from unrolled.diagnosis.dependence import reach
+from unrolled.diagnosis.dependence import altered_at, reach
 from unrolled.diagnosis.findings import Finding, Where, finding
 from unrolled.diagnosis.untouched import jittered, reseed, untouched
 
@@ -124,11 +124,18 @@ def label_shift(batch: Batch) -> int | None:
 
 def _newest_seen(subject: Subject, batch: Batch) -> int | None:
     """0 where logits at step t depend on input t, −1 where only on earlier ones; none for a model that sees ahead."""
-    newest = _offset(subject, batch)
+    last = altered_at(batch, batch.steps - 1, batch.steps)
+    newest = 0 if _sees(subject, batch, last) else _offset(subject, batch)
     if newest is not None and newest < 0:  # weights that start at 0 hide a dependence
         with jittered(subject.module), subject.mode():
             return _offset(subject, batch)
     return newest
+
+
+def _sees(subject: Subject, batch: Batch, last: Batch) -> bool:
+    """Whether the last logits, and only they, depend on the last input."""
+    own, other = subject.logits(batch), subject.logits(last)
+    return torch.equal(own[:, :-1], other[:, :-1]) and not torch.equal(own[:, -1], other[:, -1])
 
 
 def _offset(subject: Subject, batch: Batch) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from unrolled.diagnosis.batch import Batch
 
-__all__ = ["Probe", "input_gradient_norms", "input_gradients"]
+__all__ = ["Probe", "input_gradient_norms", "input_gradients", "is_covered"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,14 @@ class Probe:
         The axis of `values` that is time; none where it belongs to one step.
     step : int
         That one step.
+    seen : Tensor
+        What the model was given.
     """
 
     values: Tensor
     axis: int | None
-    step: int = 0
+    step: int
+    seen: Tensor
 
 
 @contextmanager
@@ -53,12 +56,22 @@ def input_gradients(batch: Batch) -> Iterator[tuple[Batch, list[Probe]]]:
     """
     if batch.inputs.is_floating_point():
         leaf = batch.inputs.detach().clone().requires_grad_()
-        yield replace(batch, inputs=leaf), [Probe(leaf, 1)]
+        yield replace(batch, inputs=leaf), [Probe(leaf, 1, 0, leaf)]
         return
-    probes: list[Probe] = []
-    is_ambiguous = batch.source is not None and torch.equal(batch.source, batch.inputs)
-    with _Lookup(batch.inputs, [] if is_ambiguous else probes):
-        yield batch, [] if is_ambiguous else probes
+    lookup = _Lookup(batch)
+    with lookup:
+        yield batch, lookup.probes
+
+
+def is_covered(run: Callable[[Batch], Tensor], batch: Batch, other: Batch) -> bool:
+    """Whether a model sees its inputs through `embedding` alone.
+
+    Another batch is run with the embeddings of this one in the place of its own: nothing may be left of the difference.
+    """
+    with _Lookup(batch) as lookup:
+        expected = run(batch)
+    with _Lookup(other, [probe.seen for probe in lookup.probes]):
+        return torch.equal(run(other), expected)
 
 
 def input_gradient_norms(loss: Tensor, probes: list[Probe], steps: int) -> Tensor:
@@ -76,20 +89,25 @@ def input_gradient_norms(loss: Tensor, probes: list[Probe], steps: int) -> Tenso
 
 
 class _Lookup(TorchFunctionMode):
-    """Adds a differentiable zero to each embedding of the inputs."""
+    """Adds a differentiable zero to each embedding of a batch's inputs, or gives recorded ones in their place."""
 
-    def __init__(self, inputs: Tensor, probes: list[Probe]) -> None:
+    def __init__(self, batch: Batch, replayed: list[Tensor] | None = None) -> None:
         super().__init__()
-        self.inputs, self.probes, self.next_step = inputs, probes, 0
+        self.inputs, self.next_step = batch.inputs, 0
+        self.is_ambiguous = batch.source is not None and torch.equal(batch.source, batch.inputs)
+        self.replayed = replayed
+        self.probes: list[Probe] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = function(*args, **(kwargs or {}))
-        place = self._place(args[0]) if function is embedding else None
+        place = self._place(args[0]) if function is embedding and not self.is_ambiguous else None
         if place is None:
             return output
+        if self.replayed:
+            return self.replayed.pop(0)
         zero = torch.zeros_like(output, requires_grad=True)
-        self.probes.append(Probe(zero, *place))
-        return output + zero
+        self.probes.append(Probe(zero, *place, output + zero))
+        return self.probes[-1].seen
 
     def _place(self, ids: Tensor) -> tuple[int | None, int] | None:
         """Time axis of the embedded ids, or the one step they are; none where they are other ids."""

@@ -54,10 +54,9 @@ class Run:
     inputs: list[Tensor] = field(default_factory=list)
     states: list[Tensor] = field(default_factory=list)
 
-    def over(self, inputs: Tensor) -> Tensor:
-        """Go on over inputs `(B, T, G·H)` in the order of the text; the states in that order, `(B, T, s)`."""
+    def over(self, inputs: Tensor, state: Tensor) -> Tensor:
+        """Go on from a state over inputs `(B, T, G·H)` in the order of the text; the states in it, `(B, T, s)`."""
         own = mirrored(inputs, self.lengths) if self.direction.is_backward else inputs
-        state = self.states[-1] if self.states else self.start
         for part in own.unbind(1):
             state = step(self.direction.weights, part, state)
             self.inputs.append(part)
@@ -162,8 +161,9 @@ def _open_layer(name: str, part: nn.RNNBase, args: Any, known: dict[str, Directi
         for place, suffix in enumerate(("", "_reverse")[:D]):
             direction = known[_joined(name, f"l{layer}{suffix}")]
             starts = None if hx is None else [state[layer * D + place].reshape(len(x), -1) for state in _as_list(hx)]
-            run = _continued(runs, direction, _start(starts, x, direction.weights), lengths)
-            outputs.append(run.over(input_part(direction.weights, x))[..., :H])
+            start = _start(starts, x, direction.weights)
+            run = _continued(runs, direction, start, lengths)
+            outputs.append(run.over(input_part(direction.weights, x), start)[..., :H])
             finals.append(run.last())
         x = torch.cat(outputs, -1)  # (B, T, D·H)
     final = torch.stack(finals)  # (L·D, B, s)
@@ -179,7 +179,7 @@ def _open_cell(direction: Direction, args: Any, output: Any, runs: list[Run]) ->
         return None
     start = _start(None if hx is None else _as_list(hx), x, direction.weights)
     run = _continued(runs, direction, start, torch.ones(len(x), dtype=torch.long))
-    state = run.over(input_part(direction.weights, x)[:, None])[:, 0]
+    state = run.over(input_part(direction.weights, x)[:, None], start)[:, 0]
     return tuple(state.chunk(2, -1)) if isinstance(output, tuple) else state
 
 
@@ -198,10 +198,11 @@ def _open_ours(
         for place, own in enumerate(gates):
             direction = known[_joined(name, f"{number}.{('fwd', 'bwd')[place]}")]
             starts = None if start is None else [s[:, place * H : (place + 1) * H] for s in start[number]]
-            run = _continued(runs, direction, _start(starts, own[0], direction.weights), lengths)
+            first = _start(starts, own[0], direction.weights)
+            run = _continued(runs, direction, first, lengths)
             inputs = own.transpose(0, 1)  # (T, B, G·H), mirrored already -> (B, T, G·H)
             inputs = mirrored(inputs, lengths) if direction.is_backward else inputs
-            outputs.append(run.over(inputs)[..., :H])
+            outputs.append(run.over(inputs, first)[..., :H])
             finals.append(run.last().chunk(2 if direction.weights.is_lstm else 1, -1))
         x = torch.cat(outputs, -1)  # (B, T, D·H)
         lasts.append(type(output[1][number])(*(torch.cat(half, -1) for half in zip(*finals, strict=True))))
