@@ -164,7 +164,10 @@ def test_an_interrupt_finishes_the_step_and_saves(whole, pairs, config, tmp_path
     assert outcome.resume_command == f"unrolled train --resume {path}"
     assert state_of(path).step == outcome.step >= 20
     weights_of(path)  # can predict already
-    train(resume=path, device="cpu")
+    seen = Recorder()
+    train(resume=path, listeners=[seen], device="cpu")
+    before = next(line for line in log_of(path) if line["event"] == "StepTaken" and line["step"] == outcome.step)
+    assert seen.of(StepTaken)[0].seconds > before["seconds"], "time goes on as well"
     assert_same_runs(path, whole[0])
 
 
