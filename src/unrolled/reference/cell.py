@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from unrolled.errors import ShapeError
 from unrolled.parameters import Constant, Initialiser, Orthogonal, Parameter, Xavier, initialise
 from unrolled.reference.layer import FloatArray, Gradients, Weights
-from unrolled.reference.ops import linear_backward, linear_forward
+from unrolled.reference.ops import LinearCache, linear_backward, linear_forward
 from unrolled.reference.states import CellState, HiddenState
 
 __all__ = ["Cell", "CellCache", "HiddenCell", "StepGradients", "blocks"]
@@ -138,13 +138,13 @@ class Cell:
         d_x : (T, B, I) array
         gradients : dict of arrays
         """
-        d_x, d_weight_ih, d_bias_ih = linear_backward(d_input, linear_forward(x, self.weight_ih)[1])
+        d_x, d_weight_ih, d_bias_ih = linear_backward(d_input, LinearCache(x, self.weight_ih))
         flat = d_recurrent.reshape(-1, d_recurrent.shape[-1])  # (T·B, G·H)
         return d_x, {
             "weight_ih": d_weight_ih,
             "weight_hh": self._recurrent_weight_gradient(flat, caches),
             "bias_ih": d_bias_ih,
-            "bias_hh": flat.sum(axis=0),
+            "bias_hh": d_bias_ih.copy() if d_recurrent is d_input else flat.sum(axis=0),
         }
 
     def _recurrent_weight_gradient(self, d_recurrent: FloatArray, caches: list[Any]) -> FloatArray:

@@ -96,7 +96,7 @@ def unroll_backward(
     order = slice(None, None, -1 if cache.is_reversed else 1)
     d_h = d_h.swapaxes(0, 1)[order]  # (B, T, H) -> (T, B, H)
     d_state = cell.zero_state(d_h.shape[1]) if d_last is None else d_last
-    d_input = np.zeros((*d_h.shape[:2], cell.num_gates * cell.hidden_size), d_h.dtype)
+    d_input = np.empty((*d_h.shape[:2], cell.num_gates * cell.hidden_size), d_h.dtype)
     d_recurrent = d_input
     for t in reversed(range(len(d_h))):
         d_state = d_state._replace(h=d_state.h + d_h[t])
@@ -106,7 +106,7 @@ def unroll_backward(
         step = cell.step_backward(d_state, cache.steps[t])
         d_input[t] = step.d_input
         if step.d_recurrent is not step.d_input:
-            d_recurrent = np.zeros_like(d_input) if d_recurrent is d_input else d_recurrent
+            d_recurrent = np.empty_like(d_input) if d_recurrent is d_input else d_recurrent
             d_recurrent[t] = step.d_recurrent
         d_state = step.d_state if passed is None else _sum(step.d_state, passed)
         if truncate is not None and t and t % truncate == 0:
