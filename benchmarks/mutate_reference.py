@@ -1,0 +1,185 @@
+"""Do the tests of the NumPy engine notice a single wrong token?
+
+Mutations are drawn at random (seeded) from all that the syntax trees of `src/unrolled/reference` offer: an arithmetic
+operator, a comparison, a sign, a constant or index, a boolean. Each is planted alone in a copy of the package, and the
+room's tests run against the copy until one fails. Survivors are printed with their line; a survivor is either a gap in
+the tests or a change that means nothing.
+
+    python benchmarks/mutate_reference.py [--count 100] [--seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOM = Path("src/unrolled/reference")
+TESTS = ROOT / "tests/reference"
+TIMEOUT = 300  # seconds; a mutant that hangs is killed
+
+OPERATORS = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.Pow: "*",
+    ast.MatMult: "*", ast.BitAnd: "|", ast.BitOr: "&",
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
+    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in", ast.And: "or", ast.Or: "and",
+}  # fmt: skip
+
+
+class Mutation(NamedTuple):
+    """Replace characters [begin, end) of a file."""
+
+    file: str
+    line: int
+    begin: int
+    end: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Sites(ast.NodeVisitor):
+    """All mutations that one file offers."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self.source = path.read_text(encoding="utf-8")
+        starts = [0]
+        for line in self.source.splitlines(keepends=True):
+            starts.append(starts[-1] + len(line))
+        self.lines, self.starts = self.source.splitlines(), starts
+        self.found: list[Mutation] = []
+        self.visit(ast.parse(self.source))
+
+    def offset(self, line: int, column: int) -> int:
+        return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
+
+    def add(self, node: ast.expr, begin: int, end: int, text: str) -> None:
+        try:
+            ast.parse(self.source[:begin] + text + self.source[end:])
+        except SyntaxError:
+            return
+        self.found.append(Mutation(self.name, node.lineno, begin, end, text))
+
+    def span(self, node: ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
+
+    def between(self, left: ast.expr, right: ast.expr, operator: ast.AST) -> None:
+        begin, end = self.span(left)[1], self.span(right)[0]
+        text = self.source[begin:end]
+        stripped = text.strip("() \n")
+        at = begin + text.index(stripped)
+        self.add(left, at, at + len(stripped), OPERATORS[type(operator)])
+
+    # annotations, docstrings and __all__ hold no behaviour
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for default in (*node.args.defaults, *(value for value in node.args.kw_defaults if value is not None)):
+            self.visit(default)
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        """Invariants for the type checker."""
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        """Messages."""
+
+    # what can be wrong
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        self.between(node.left, node.right, node.op)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        for left, operator, right in zip((node.left, *node.comparators), node.ops, node.comparators, strict=False):
+            self.between(left, right, operator)
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        self.between(node.values[0], node.values[1], node.op)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        begin, end = self.span(node.target)[1], self.span(node.value)[0]
+        text = self.source[begin:end]
+        self.add(node.target, begin, end, text.replace(text.strip(), f"{OPERATORS[type(node.op)]}="))
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        self.add(node, self.span(node)[0], self.span(node.operand)[0], "")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        value = node.value
+        if isinstance(value, bool):
+            self.add(node, *self.span(node), str(not value))
+        elif isinstance(value, int):
+            self.add(node, *self.span(node), str(value + 1))
+        elif isinstance(value, float):
+            self.add(node, *self.span(node), repr(2.0 * value if value else 1.0))
+
+
+def all_mutations() -> list[Mutation]:
+    paths = sorted((ROOT / ROOM).glob("*.py"))
+    return [mutation for path in paths for mutation in Sites(path).found]
+
+
+def survives(mutation: Mutation, copy: Path) -> bool:
+    path = copy / ROOM / mutation.file
+    source = path.read_text(encoding="utf-8")
+    path.write_text(source[: mutation.begin] + mutation.text + source[mutation.end :], encoding="utf-8")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy / "src"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", str(TESTS)]
+    try:
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=TIMEOUT, check=False)
+        return result.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        path.write_text(source, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    offered = all_mutations()
+    drawn = random.Random(arguments.seed).sample(offered, min(arguments.count, len(offered)))
+    survivors = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        shutil.copytree(ROOT / "src", copy / "src")
+        for number, mutation in enumerate(drawn, start=1):
+            if survives(mutation, copy):
+                survivors += 1
+                line = (ROOT / ROOM / mutation.file).read_text(encoding="utf-8").splitlines()[mutation.line - 1]
+                print(f"survived {mutation} -> {mutation.text!r}: {line.strip()}", flush=True)
+            if number % 10 == 0:
+                print(f"{number - survivors} of {number} killed", flush=True)
+    print(f"{len(drawn) - survivors} of {len(drawn)} mutations killed ({len(offered)} offered, seed {arguments.seed})")
+
+
+if __name__ == "__main__":
+    main()
