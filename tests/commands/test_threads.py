@@ -1,0 +1,33 @@
+"""Threads are chosen before anything that computes is loaded, and a person's choice stays."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from unrolled import commands
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    return os.environ
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "2"), (4, "4"), (64, "4")])
+def test_small_models_take_few_threads(environment, monkeypatch, cores, threads):
+    monkeypatch.setattr(commands, "num_cores", lambda: cores)
+    commands.settle_threads()
+    assert environment == {"OMP_NUM_THREADS": threads, "GOMP_SPINCOUNT": "3000"}
+
+
+def test_what_a_person_chose_stays(environment):
+    chosen = {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "ACTIVE"}
+    environment.update(chosen)
+    commands.settle_threads()
+    assert environment == chosen
+
+
+def test_cores_are_those_of_this_process():
+    assert 1 <= commands.num_cores() <= os.cpu_count()
