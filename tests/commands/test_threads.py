@@ -18,14 +18,18 @@ def environment(monkeypatch):
 @pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "2"), (4, "4"), (64, "4")])
 def test_small_models_take_few_threads(environment, monkeypatch, cores, threads):
     monkeypatch.setattr(commands, "num_cores", lambda: cores)
-    commands.settle_threads()
-    assert environment == {"OMP_NUM_THREADS": threads, "GOMP_SPINCOUNT": "3000"}
+    commands.settle_libraries()
+    assert environment == {
+        "OMP_NUM_THREADS": threads,
+        "GOMP_SPINCOUNT": "3000",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+    }
 
 
 def test_what_a_person_chose_stays(environment):
-    chosen = {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "ACTIVE"}
+    chosen = {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "ACTIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}
     environment.update(chosen)
-    commands.settle_threads()
+    commands.settle_libraries()
     assert environment == chosen
 
 

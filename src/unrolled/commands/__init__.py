@@ -9,20 +9,24 @@ MOST_THREADS = 4
 SPINS = 3000
 """Turns that a thread waits awake for the others, about 10 µs; the usual 300,000 starve them on a busy machine."""
 
+KERNELS = 256
+"""Matrix products that oneDNN keeps prepared, one a shape; its usual 1,024 hold up to a gigabyte."""
+
 
 def main() -> None:
     """Run the command line."""
-    settle_threads()
+    settle_libraries()
     from unrolled.commands.app import app
 
     app()
 
 
-def settle_threads() -> None:
-    """Choose threads by environment variables, which NumPy and PyTorch read as they load; a person's choice stays."""
+def settle_libraries() -> None:
+    """Choose threads and memory by variables that NumPy and PyTorch read as they load; a person's choice stays."""
     os.environ.setdefault("OMP_NUM_THREADS", str(min(MOST_THREADS, num_cores())))
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
 
 
 def num_cores() -> int:
