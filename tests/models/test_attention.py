@@ -11,6 +11,7 @@ from unrolled.models.attention import (
     Dot,
     General,
     ScaledDot,
+    _plain_attention,
     dot_product_attention,
     dot_product_weights,
     join_heads,
@@ -107,6 +108,28 @@ def test_causal_values():
     values = torch.tensor([1.0, 10.0, 100.0]).view(1, 1, 3, 1)
     result = dot_product_attention(zeros, zeros, values, None, causal=True).flatten()
     torch.testing.assert_close(result, torch.tensor([1.0, 5.5, 37.0]))
+
+
+@pytest.mark.parametrize("kind", ["open", "causal", "masked", "empty"])
+def test_short_and_long_sequences_take_two_ways_to_one_result(kind):
+    """Up to head_dim keys the plain products, above PyTorch's kernel: the same outputs and gradients."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 3, 7, 5)  # 7 keys of size 5: the kernel
+    inputs = [torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True) for _ in range(3)]
+    mask = torch.rand(2, 1, 7, 7, generator=generator) < 0.6
+    mask |= torch.eye(7, dtype=torch.bool)
+    if kind == "empty":
+        mask[1] = False
+    mask = mask if kind in ("masked", "empty") else None
+    outcomes = []
+    for attend in (dot_product_attention, _plain_attention):
+        result = attend(*inputs, mask, causal=kind == "causal")
+        scale = torch.linspace(-1, 1, result.numel(), dtype=torch.float64).view_as(result)
+        outcomes.append([result, *torch.autograd.grad((result * scale).sum(), inputs)])
+    for kernel, plain in zip(*outcomes, strict=True):
+        torch.testing.assert_close(kernel, plain, rtol=0, atol=1e-12)
+    if kind == "empty":
+        assert (outcomes[0][0][1] == 0).all()
 
 
 def test_causal_alignment_is_bottom_right():

@@ -103,7 +103,7 @@ def join_heads(x: Tensor) -> Tensor:
 def dot_product_attention(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool = False
 ) -> Tensor:
-    """``softmax_allowed(Q Kᵀ / √K) V`` without materialising the weights (Vaswani et al. 2017, eq. 1).
+    """``softmax_allowed(Q Kᵀ / √K) V`` (Vaswani et al. 2017, eq. 1).
 
     Parameters
     ----------
@@ -112,8 +112,22 @@ def dot_product_attention(
     mask : bool Tensor, broadcastable to (B, N, n, S), or None
     causal : bool
         For n = S alone, where PyTorch's top-left alignment is right; excludes `mask`.
+
+    Notes
+    -----
+    The weights are not materialised, except where they are no larger than the query itself (S ≤ K): there the plain
+    products are faster on a CPU than the tiled kernel, which pays for whole tiles.
     """
+    if keys.shape[2] <= query.shape[3]:
+        return _plain_attention(query, keys, values, mask, causal=causal)
     return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=causal)
+
+
+def _plain_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+    scores = (query / math.sqrt(query.shape[-1])) @ keys.transpose(-1, -2)
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    return (torch.softmax(scores, dim=-1) if mask is None else masked_softmax(scores, mask)) @ values
 
 
 def dot_product_weights(query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
