@@ -174,7 +174,11 @@ def survives(mutation: Mutation, copy: Path) -> bool:
     path.write_text(source[: mutation.begin] + mutation.text + source[mutation.end :], encoding="utf-8")
     child = os.fork()
     if not child:
-        os._exit(_run_tests(copy, FIRST.get(mutation.file, "test_reference_models.py")))
+        try:
+            code = _run_tests(copy, FIRST.get(mutation.file, "test_reference_models.py"))
+        except BaseException:  # whatever a mutant does, the child must not run the parent's clean-up
+            code = 1
+        os._exit(code)
     deadline = time.monotonic() + TIMEOUT
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.05)

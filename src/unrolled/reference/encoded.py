@@ -39,8 +39,7 @@ class Encoded(NamedTuple):
 
     def zero_gradient(self) -> Encoded:
         """∂L/∂encoded before anything is added to it."""
-        zeros: Encoded = mapped(self, np.zeros_like)
-        return zeros._replace(mask=self.mask)
+        return mapped(np.zeros_like, self)._replace(mask=self.mask)
 
     def _shares(self) -> FloatArray:
         """Equal weights of the real positions that sum to 1, (B, S)."""

@@ -55,7 +55,7 @@ def gradient_check(layer: Layer, *inputs: Any, step: float = 1e-5, seed: int = 0
     if not inputs and hasattr(layer, "example_inputs"):
         inputs = layer.example_inputs(rng)
     outputs, cache = layer.forward(*inputs)
-    d_outputs = mapped(outputs, lambda output: rng.normal(size=np.shape(output)))
+    d_outputs = mapped(lambda output: rng.normal(size=np.shape(output)), outputs)
     top = d_outputs if isinstance(d_outputs, tuple) else (d_outputs,)
     returned = layer.backward(*top, cache)
     *d_inputs, d_parameters = returned if isinstance(returned, tuple) else (returned,)

@@ -16,6 +16,7 @@ import numpy as np
 from unrolled.reference.cell import Cell
 from unrolled.reference.layer import BoolArray, FloatArray, Gradients, Weights, under
 from unrolled.reference.ops import dropout_backward, dropout_forward
+from unrolled.reference.states import added, chosen
 
 __all__ = ["Recurrent", "unroll_backward", "unroll_forward"]
 
@@ -64,7 +65,8 @@ def unroll_forward(
     state, steps = start, []
     for t in range(len(x)):
         reached, step = cell.step(gates[t], state)
-        state = reached if real[t] is None else _chosen(real[t], reached, state)
+        kept = real[t]
+        state = reached if kept is None else chosen(kept, reached, state)
         steps.append(step)
         h[t] = state.h
     return h[order].swapaxes(0, 1), state, UnrollCache(x, steps, real, is_reversed)
@@ -95,22 +97,23 @@ def unroll_backward(
     """
     order = slice(None, None, -1 if cache.is_reversed else 1)
     d_h = d_h.swapaxes(0, 1)[order]  # (B, T, H) -> (T, B, H)
-    d_state = cell.zero_state(d_h.shape[1]) if d_last is None else d_last
+    zero = cell.zero_state(d_h.shape[1])
+    d_state = zero if d_last is None else d_last
     d_input = np.empty((*d_h.shape[:2], cell.num_gates * cell.hidden_size), d_h.dtype)
     d_recurrent = d_input
     for t in reversed(range(len(d_h))):
         d_state = d_state._replace(h=d_state.h + d_h[t])
-        real, passed = cache.real[t], None
+        real, passed = cache.real[t], zero
         if real is not None:  # a row that skipped this step passes its gradient by the cell
-            passed, d_state = _masked(~real, d_state), _masked(real, d_state)
+            passed, d_state = chosen(real, zero, d_state), chosen(real, d_state, zero)
         step = cell.step_backward(d_state, cache.steps[t])
         d_input[t] = step.d_input
         if step.d_recurrent is not step.d_input:
             d_recurrent = np.empty_like(d_input) if d_recurrent is d_input else d_recurrent
             d_recurrent[t] = step.d_recurrent
-        d_state = step.d_state if passed is None else _sum(step.d_state, passed)
+        d_state = step.d_state if real is None else added(step.d_state, passed)
         if truncate is not None and t and t % truncate == 0:
-            d_state = cell.zero_state(d_h.shape[1])
+            d_state = zero
     d_x, gradients = cell.gradients(cache.x, d_input, d_recurrent, cache.steps)
     return d_x[order].swapaxes(0, 1), d_state, gradients
 
@@ -120,19 +123,6 @@ def _real_steps(mask: BoolArray | None, num_steps: int, order: slice) -> list[Bo
     if mask is None:
         return [None] * num_steps
     return [None if step.all() else step[:, None] for step in mask.T[order]]
-
-
-def _chosen(real: BoolArray | None, new: Any, old: Any) -> Any:
-    assert real is not None
-    return type(new)(*(np.where(real, a, b) for a, b in zip(new, old, strict=True)))
-
-
-def _masked(real: BoolArray, state: Any) -> Any:
-    return type(state)(*(np.where(real, part, part.dtype.type(0)) for part in state))
-
-
-def _sum(first: Any, second: Any) -> Any:
-    return type(first)(*(a + b for a, b in zip(first, second, strict=True)))
 
 
 # --- layers and directions -------------------------------------------------------------------------------------------

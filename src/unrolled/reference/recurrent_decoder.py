@@ -108,7 +108,7 @@ class RecurrentDecoder:
     def initial_state(self, memory: RecurrentMemory, batch_size: int) -> RecurrentState:
         """Start of `batch_size` rows, k = batch_size / B of them a source."""
         beams = batch_size // len(memory.mask)
-        start: tuple[Any, ...] = mapped(memory.start, lambda part: np.repeat(part, beams, axis=0))
+        start = mapped(lambda part: np.repeat(part, beams, axis=0), memory.start)
         is_fed = self.settings.wiring == "luong_input_feeding"
         return RecurrentState(start, np.zeros_like(start[-1].h) if is_fed else None)
 

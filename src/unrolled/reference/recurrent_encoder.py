@@ -84,7 +84,7 @@ class RecurrentEncoder:
         d_output = ops.dropout_backward(d_encoded.output, cache.dropped)  # (7)
         gradients: Gradients = {}
         d_at_features = d_output[cache.is_feature]  # (6)
-        d_output = np.where(cache.is_feature[..., None], d_output.dtype.type(0), d_output)  # (6)
+        d_output = np.where(cache.is_feature[..., None], 0.0, d_output)  # (6)
         d_x, _, found = self.layers.backward(d_output, d_encoded.finals or None, cache.layers)  # (5)
         gradients.update(named("layers", found))
         if self.features is not None:

@@ -7,36 +7,42 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from unrolled.reference.layer import FloatArray, IntArray
+from unrolled.reference.layer import BoolArray, FloatArray, IntArray
 
-__all__ = ["CellState", "HiddenState", "LSTMState", "added", "mapped", "selected"]
+__all__ = ["CellState", "HiddenState", "LSTMState", "added", "chosen", "mapped", "selected"]
 
 Tree = TypeVar("Tree")
 
 
-def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """The same (nested) tuple with `function` of each array; None stays None."""
-    if tree is None:
+def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """`function` of the arrays that stand at the same place in nested tuples of one form; None stays None."""
+    image: Tree = _mapped(function, tree, *others)
+    return image
+
+
+def _mapped(function: Callable[..., Any], *trees: Any) -> Any:
+    first = trees[0]
+    if first is None:
         return None
-    if not isinstance(tree, tuple):
-        return function(tree)
-    leaves = [mapped(leaf, function) for leaf in tree]
-    return type(tree)(*leaves) if hasattr(tree, "_fields") else tuple(leaves)
+    if not isinstance(first, tuple):
+        return function(*trees)
+    leaves = [_mapped(function, *parts) for parts in zip(*trees, strict=True)]
+    return type(first)(*leaves) if hasattr(first, "_fields") else tuple(leaves)
 
 
 def selected(tree: Tree, rows: IntArray) -> Tree:
     """Copy with these rows of the first axis; repeats are allowed."""
-    copy: Tree = mapped(tree, lambda leaf: np.take(leaf, rows, axis=0))
-    return copy
+    return mapped(lambda leaf: np.take(leaf, rows, axis=0), tree)
+
+
+def chosen(rows: BoolArray, yes: Tree, no: Tree) -> Tree:
+    """Row by row one or the other; rows (B, 1), arrays (B, H)."""
+    return mapped(lambda a, b: np.where(rows, a, b), yes, no)
 
 
 def added(first: Tree, second: Tree) -> Tree:
-    """Sum of two nested tuples of arrays, leaf by leaf."""
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        leaves = [added(a, b) for a, b in zip(first, second, strict=True)]
-        total: Tree = type(first)(*leaves) if hasattr(first, "_fields") else tuple(leaves)  # type: ignore[assignment]
-        return total
-    return first + second  # type: ignore[operator, no-any-return]
+    """Sum, array by array."""
+    return mapped(np.add, first, second)
 
 
 class LSTMState(NamedTuple):

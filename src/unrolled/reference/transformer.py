@@ -209,7 +209,7 @@ class Ends:
         d_marks = d_x  # (2)
         if cache.is_feature is not None:
             gradients["feature_type"] = d_marks[cache.is_feature].sum(axis=0)
-            d_marks = np.where(cache.is_feature[..., None], d_x.dtype.type(0), d_marks)
+            d_marks = np.where(cache.is_feature[..., None], 0.0, d_marks)
         if self.settings.positions == "learned":
             table = ops.EmbeddingCache(cache.positions, self.parameters["positions.weight"])
             gradients["positions.weight"] = ops.embedding_backward(d_marks, table)

@@ -18,7 +18,7 @@ from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray,
 from unrolled.reference.layers import Linear
 from unrolled.reference.recurrence import Recurrent, RecurrentCache
 from unrolled.reference.scores import AttendCache, Score, attend_backward, attend_forward
-from unrolled.reference.states import mapped, selected
+from unrolled.reference.states import chosen, mapped, selected
 
 __all__ = ["Bahdanau", "FixedVector", "InputFeeding", "Luong", "RecurrentMemory", "RecurrentState", "Wiring"]
 
@@ -42,8 +42,7 @@ class RecurrentMemory(NamedTuple):
 
     def zero_gradient(self) -> RecurrentMemory:
         """∂L/∂memory before anything is added to it."""
-        zeros: RecurrentMemory = mapped(self, np.zeros_like)
-        return zeros._replace(mask=self.mask)
+        return mapped(np.zeros_like, self)._replace(mask=self.mask)
 
 
 class RecurrentState(NamedTuple):
@@ -62,18 +61,7 @@ class RecurrentState(NamedTuple):
 
     def restarted(self, rows: BoolArray, start: RecurrentState) -> RecurrentState:
         """State with these rows (R,) taken back to their start."""
-        return _chosen(rows[:, None], start, self)
-
-
-def _chosen(rows: BoolArray, yes: RecurrentState, no: RecurrentState) -> RecurrentState:
-    """Row by row one state or the other; rows (R, 1)."""
-    layers = tuple(
-        type(b)(*(np.where(rows, *parts) for parts in zip(a, b, strict=True)))
-        for a, b in zip(yes.layers, no.layers, strict=True)
-    )
-    if yes.attended is None or no.attended is None:
-        return RecurrentState(layers, None)
-    return RecurrentState(layers, np.where(rows, yes.attended, no.attended))
+        return chosen(rows[:, None], start, self)
 
 
 Run = tuple[tuple[FloatArray, FloatArray | None, RecurrentState], Any]
@@ -234,7 +222,7 @@ class Stepwise:
         features, attention, steps = [], [], []
         for t in range(x.shape[1]):
             feature, weights, after, step = self._step(x[:, t : t + 1], memory, state, rng)
-            state = after if mask is None else _chosen(mask[:, t : t + 1], after, state)
+            state = after if mask is None else chosen(mask[:, t : t + 1], after, state)
             features.append(feature)
             attention.append(weights)
             steps.append(step)
