@@ -12,12 +12,11 @@ from unrolled.runs import Run
 from unrolled.text import Codec
 
 if TYPE_CHECKING:
-    import torch
+    from unrolled.models.device import DeviceName
 
-__all__ = ["DeviceName", "EngineName", "open_engine"]
+__all__ = ["EngineName", "open_engine"]
 
 EngineName = Literal["auto", "torch", "numpy"]
-DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
 
 def open_engine(run: Run, codec: Codec, *, engine: EngineName = "auto", device: DeviceName = "auto") -> Engine:
@@ -51,10 +50,11 @@ def open_engine(run: Run, codec: Codec, *, engine: EngineName = "auto", device: 
     weights = run.weights({parameter.name: parameter.shape for parameter in parameters})
     if name == "torch":
         from unrolled import models
+        from unrolled.models.device import choose_device
         from unrolled.models.engine import TorchEngine
 
         model = models.build(run.config.model, sizes, weights)
-        return TorchEngine(model, vocabulary_size=sizes.target, device=_torch_device(device))
+        return TorchEngine(model, vocabulary_size=sizes.target, device=choose_device(device))
     from unrolled import reference
     from unrolled.reference.engine import NumpyEngine
 
@@ -69,13 +69,3 @@ def choose_engine(engine: EngineName) -> Literal["torch", "numpy"]:
     if engine == "torch" and not has_torch:
         raise MissingExtraError("torch", extra="train", purpose="the torch engine")
     return "torch" if has_torch and engine != "numpy" else "numpy"
-
-
-def _torch_device(name: DeviceName) -> torch.device:
-    import torch
-
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name != "auto" and not found.get(name, False):
-        there = ", ".join(kind for kind, is_there in found.items() if is_there)
-        raise ConfigError(f"device {name} is not there; PyTorch sees: {there}")
-    return torch.device(next(kind for kind, is_there in found.items() if is_there) if name == "auto" else name)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unrolled.decoding import Ensemble
 from unrolled.errors import ConfigError, VocabularyError
-from unrolled.inference.engines import DeviceName, EngineName, open_engine
+from unrolled.inference.engines import EngineName, open_engine
 from unrolled.inference.predictor import Predictor
 from unrolled.runs import Run
 from unrolled.text import Codec
+
+if TYPE_CHECKING:
+    from unrolled.models.device import DeviceName
 
 __all__ = ["load"]
 

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unrolled.errors import ConfigError
 from unrolled.text import Batch
 
-__all__ = ["DeviceName", "choose_device", "on_device", "random_state", "seeded", "set_random_state", "to_host"]
-
-DeviceName = Literal["auto", "cpu", "cuda", "mps"]
-
-
-def choose_device(name: DeviceName) -> torch.device:
-    """The device of that name; `auto` takes a GPU where there is one.
-
-    Raises
-    ------
-    ConfigError
-        If PyTorch sees no such device.
-    """
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return torch.device(next(kind for kind, is_there in found.items() if is_there))
-    if not found.get(name, False):
-        there = ", ".join(kind for kind, is_there in found.items() if is_there)
-        raise ConfigError(f"device {name} is not there; PyTorch sees: {there}")
-    return torch.device(name)
+__all__ = ["on_device", "random_state", "seeded", "set_random_state", "to_host"]
 
 
 def on_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from unrolled import models, parameters, presets
 from unrolled.config import Config
 from unrolled.errors import ConfigError
+from unrolled.models.device import DeviceName, choose_device
 from unrolled.parameters import Parameter, Sizes
 from unrolled.runs import DataDigest, FileDigest, Run, check_free
 from unrolled.text import Codec, Prepared, prepare
 from unrolled.training.checkpoints import Checkpoints
-from unrolled.training.device import DeviceName, choose_device
 from unrolled.training.environment import current_environment, differences
 from unrolled.training.evaluation import DevSet
 from unrolled.training.events import DataPrepared, Listener, Warned
