@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from reference_cases import ARCHITECTURES, NAMES, SIZES, numpy_model, random_weights, settings_of
 
 from unrolled import reference
-from unrolled.decoding import Engine
+from unrolled.decoding import Engine, beam_search, greedy
 from unrolled.next_symbol import SamplingPolicy
 from unrolled.reference.engine import NumpyEngine
 
@@ -96,3 +98,21 @@ def test_the_torch_engine_gives_the_same_answers(encoder, decoder):
         np.testing.assert_array_equal(ids[is_clear[:, 0]], their_ids[is_clear[:, 0]])
         for stepper in steppers:
             stepper.advance(ids[np.arange(6), np.arange(6) % 2])
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), ARCHITECTURES[1::6], ids=NAMES[1::6])
+def test_search_finds_the_same_strings_with_either_engine(encoder, decoder):
+    models, engines = pytest.importorskip("unrolled.models"), pytest.importorskip("unrolled.models.engine")
+    settings, rng = settings_of(encoder, decoder), np.random.default_rng(3)
+    weights = {name: weight.astype(np.float32) for name, weight in random_weights(settings, SIZES).items()}
+    ours = NumpyEngine(reference.build(settings, SIZES, weights), vocabulary_size=V)
+    theirs = engines.TorchEngine(models.build(settings, SIZES, weights), vocabulary_size=V)
+    words = [np.append(rng.integers(4, 15, rng.integers(1, 9)), 2) for _ in range(50)]
+    for search in (greedy, partial(beam_search, beam=4, num_best=2)):
+        pairs = zip(search(ours, words, max_length=12), search(theirs, words, max_length=12), strict=True)
+        for mine, other in pairs:
+            best = [found[0] if isinstance(found, list) else found for found in (mine, other)]
+            assert best[0].log_prob == pytest.approx(best[1].log_prob, abs=1e-4)
+            if isinstance(mine, list) and mine[0].score - mine[-1].score < 1e-4:
+                continue  # too close for float32 to tell
+            np.testing.assert_array_equal(best[0].ids, best[1].ids)
