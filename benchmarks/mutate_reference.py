@@ -126,6 +126,11 @@ class Sites(ast.NodeVisitor):
     def visit_Raise(self, node: ast.Raise) -> None:
         """Messages."""
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """`strict` of `zip` is an invariant too."""
+        if node.arg != "strict":
+            self.visit(node.value)
+
     # what can be wrong
 
     def visit_BinOp(self, node: ast.BinOp) -> None:

@@ -82,6 +82,7 @@ def test_dropout_of_an_embedding_is_the_same_wherever_a_symbol_stands():
     np.testing.assert_array_equal(y[0, 1], y[1, 0])
     assert not np.array_equal(y[0, 0], y[0, 1])
     check(Bound(layer, ids, rng_seed=3))
+    np.testing.assert_array_equal(Embedding(layer.parameters).forward(ids, np.random.default_rng(0))[0], 1.0)
 
 
 @pytest.mark.parametrize("weight", ["output.weight", "embedding.weight"])

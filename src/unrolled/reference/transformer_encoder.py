@@ -39,7 +39,7 @@ class TransformerEncoder:
     def __init__(self, settings: config.TransformerEncoder, sizes: Sizes, parameters: Weights) -> None:
         self.parameters = parameters
         self.first_feature = sizes.source - sizes.features
-        self.has_features = sizes.features > 0
+        self.has_features = "feature_type" in parameters
         self.ends = Ends(settings, parameters)
         self.layers = [
             EncoderLayer(settings, under(parameters, f"layers.{number}")) for number in range(settings.num_layers)
