@@ -147,6 +147,17 @@ def test_weights_of_another_cell_are_refused():
         LSTMCell.from_parameters(GRUCell(3, 5).parameters)
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_misshapen_arguments_are_named(kind):
+    cell = kind(3, 5)
+    x, *state = cell.example_inputs(np.random.default_rng(0))
+    wrong = rf"the last axis of x must be the input_size 3 of {kind.__name__}, got shape \(3, 2\)"
+    with pytest.raises(ShapeError, match=wrong):
+        cell.forward(x[:, :2], *state)
+    with pytest.raises(ShapeError, match=rf"h of {kind.__name__} must have shape \(3, 5\), got \(2, 5\)"):
+        cell.forward(x, state[0][:2], *state[1:])
+
+
 def test_settings_choose_the_cell():
     chosen = {
         cell_type(config.RecurrentEncoder(cell="lstm")): LSTMCell,

@@ -111,7 +111,14 @@ class Cell:
 
     def input_part(self, x: FloatArray) -> FloatArray:
         """``x W_ihᵀ + b_ih + b_hh``: (..., I) → (..., G·H)."""
-        return linear_forward(x, self.weight_ih, self.bias_ih + self.bias_hh)[0]
+        return linear_forward(self._checked(x), self.weight_ih, self.bias_ih + self.bias_hh)[0]
+
+    def _checked(self, x: FloatArray) -> FloatArray:
+        input_size = self.weight_ih.shape[1]
+        if x.shape[-1] != input_size:
+            name = type(self).__name__
+            raise ShapeError(f"the last axis of x must be the input_size {input_size} of {name}, got shape {x.shape}")
+        return x
 
     def step(self, gates: FloatArray, state: Any) -> tuple[Any, Any]:
         """Next state and a cache, from the input part of the gates (B, G·H), which is overwritten."""
@@ -155,6 +162,10 @@ class Cell:
     # --- one step as in a textbook -----------------------------------------------------------------------------------
 
     def _forward(self, x: FloatArray, state: Any) -> tuple[Any, CellCache]:
+        expected = (len(x), self.hidden_size)
+        for name, part in state._asdict().items():
+            if part.shape != expected:
+                raise ShapeError(f"{name} of {type(self).__name__} must have shape {expected}, got {part.shape}")
         state, cache = self.step(self.input_part(x), state)
         return state, CellCache(x, cache)
 

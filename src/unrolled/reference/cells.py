@@ -219,7 +219,7 @@ class GRUCell(HiddenCell):
 
     def input_part(self, x: FloatArray) -> FloatArray:
         """``x W_ihᵀ + b_ih``: (..., I) → (..., 3H); b_hh stays in the recurrent part, where r can reach it."""
-        return linear_forward(x, self.weight_ih, self.bias_ih)[0]
+        return linear_forward(self._checked(x), self.weight_ih, self.bias_ih)[0]
 
     def step(self, gates: FloatArray, state: HiddenState) -> tuple[HiddenState, GRUCache]:
         """Next state and cache."""
