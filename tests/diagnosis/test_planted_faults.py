@@ -12,7 +12,6 @@ from tutorial_models import (
     BOS,
     GPT,
     PAD,
-    BahdanauSeq2Seq,
     ConvLM,
     DeepTagger,
     FixedVectorSeq2Seq,
@@ -60,7 +59,9 @@ FAULTY = {
     # the future
     "gpt without mask": lambda: Planted(GPT(fault="no mask"), text(), "future_leak", "blocks.0.attn"),
     "gpt mask one too far": lambda: Planted(GPT(fault="mask shifted"), text(), "future_leak", "blocks.0.attn"),
-    "gpt without mask in training": lambda: Planted(GPT(fault="no mask in training"), text(), "future_leak", "blocks.0.attn"),
+    "gpt without mask in training": lambda: Planted(
+        GPT(fault="no mask in training"), text(), "future_leak", "blocks.0.attn"
+    ),
     "gpt norm over time": lambda: Planted(GPT(fault="norm over time"), text(), "future_leak", "GPT"),
     "convolution centred": lambda: Planted(ConvLM("centred"), text(), "future_leak", "convs.0"),
     "loop fed the next token": lambda: Planted(LoopLM("next token fed"), text(), "future_leak", "LoopLM"),
@@ -72,16 +73,24 @@ FAULTY = {
     ),
     # padding
     "encoder not packed": lambda: Planted(LSTMSeq2Seq(fault="not packed"), pairs(), "padding_leak", "encoder"),
-    "lstm attention not masked": lambda: Planted(LSTMSeq2Seq(fault="attention not masked"), pairs(), "padding_leak", "LSTMSeq2Seq"),
-    "last column as summary": lambda: Planted(FixedVectorSeq2Seq("last column"), pairs(), "padding_leak", "FixedVectorSeq2Seq"),
-    "mean over padding": lambda: Planted(FixedVectorSeq2Seq("pooled over padding"), pairs(), "padding_leak", "FixedVectorSeq2Seq"),
+    "lstm attention not masked": lambda: Planted(
+        LSTMSeq2Seq(fault="attention not masked"), pairs(), "padding_leak", "LSTMSeq2Seq"
+    ),
+    "last column as summary": lambda: Planted(
+        FixedVectorSeq2Seq("last column"), pairs(), "padding_leak", "FixedVectorSeq2Seq"
+    ),
+    "mean over padding": lambda: Planted(
+        FixedVectorSeq2Seq("pooled over padding"), pairs(), "padding_leak", "FixedVectorSeq2Seq"
+    ),
     "nn.Transformer memory not masked": lambda: Planted(
         TransformerSeq2Seq(fault="memory not masked"), pairs(), "padding_leak", "multihead_attn"
     ),
     "nn.Transformer encoder not masked": lambda: Planted(
         TransformerSeq2Seq(fault="encoder not masked"), pairs(), "padding_leak", "encoder.layers.0.self_attn"
     ),
-    "nn.Transformer padding inverted": lambda: Planted(TransformerSeq2Seq(fault="padding inverted"), pairs(), "padding_leak", "multihead_attn"),
+    "nn.Transformer padding inverted": lambda: Planted(
+        TransformerSeq2Seq(fault="padding inverted"), pairs(), "padding_leak", "multihead_attn"
+    ),
     # the batch
     "lstm time first": lambda: Planted(RecurrentLM(fault="time first"), text(), "batch_leak", "rnn"),
     "logits reshaped": lambda: Planted(RecurrentLM(fault="reshape"), text(), "batch_leak", "RecurrentLM"),
@@ -89,7 +98,9 @@ FAULTY = {
     "cache positions from 0": lambda: Planted(GPT(fault="positions from 0"), text(), "stepwise_mismatch", "GPT"),
     "lstm state dropped": lambda: Planted(RecurrentLM(fault="state dropped"), text(), "state_lost"),
     "lstm cell dropped": lambda: Planted(RecurrentLM(fault="cell dropped"), text(), "state_lost"),
-    "lstm state not updated": lambda: Planted(RecurrentLM(fault="state not updated"), text(), "stepwise_mismatch", "rnn"),
+    "lstm state not updated": lambda: Planted(
+        RecurrentLM(fault="state not updated"), text(), "stepwise_mismatch", "rnn"
+    ),
     "loop state reset": lambda: Planted(LoopLM("state reset"), text(), "state_lost"),
     "state kept on the module": lambda: Planted(KeptStateLM("kept detached"), text(), "state_carried", "lstm"),
     "state kept with its graph": lambda: Planted(KeptStateLM("kept"), text(), "state_not_detached", "KeptStateLM"),
@@ -97,9 +108,15 @@ FAULTY = {
         RecurrentLM(), text(), "state_not_detached", "RecurrentLM", {"carry": lambda state: state}
     ),
     # attention
-    "softmax over batch": lambda: Planted(LSTMSeq2Seq(fault="softmax over batch"), pairs(), "attention_axis", "LSTMSeq2Seq"),
-    "softmax over decoder steps": lambda: Planted(LSTMSeq2Seq(fault="softmax over steps"), pairs(), "attention_axis", "LSTMSeq2Seq"),
-    "softmax over queries": lambda: Planted(GPT(fault="softmax over queries"), text(), "attention_axis", "blocks.0.attn"),
+    "softmax over batch": lambda: Planted(
+        LSTMSeq2Seq(fault="softmax over batch"), pairs(), "attention_axis", "LSTMSeq2Seq"
+    ),
+    "softmax over decoder steps": lambda: Planted(
+        LSTMSeq2Seq(fault="softmax over steps"), pairs(), "attention_axis", "LSTMSeq2Seq"
+    ),
+    "softmax over queries": lambda: Planted(
+        GPT(fault="softmax over queries"), text(), "attention_axis", "blocks.0.attn"
+    ),
     "softmax over heads": lambda: Planted(GPT(fault="softmax over heads"), text(), "attention_axis", "blocks.0.attn"),
     "no scale": lambda: Planted(GPT(fault="no scale"), text(), "attention_scale", "blocks.0.attn"),
     "scale by model width": lambda: Planted(GPT(fault="scale by width"), text(), "attention_scale", "blocks.1.attn"),
@@ -107,7 +124,9 @@ FAULTY = {
     "diagonal lost": lambda: Planted(GPT(fault="diagonal lost"), text(), "non_finite", "blocks.0.attn"),
     "fused diagonal lost": lambda: Planted(GPT(fault="fused diagonal lost"), text(), "attention_mask", "blocks.0.attn"),
     "mask inverted": lambda: Planted(GPT(fault="mask inverted"), text(), "future_leak", "blocks.0.attn"),
-    "nn.Transformer mask inverted": lambda: Planted(TransformerSeq2Seq(fault="mask inverted"), pairs(), "future_leak", "self_attn"),
+    "nn.Transformer mask inverted": lambda: Planted(
+        TransformerSeq2Seq(fault="mask inverted"), pairs(), "future_leak", "self_attn"
+    ),
     "softmax saturated": lambda: Planted(
         changed(GPT(), lambda m: scaled(m.blocks[0].attn.c_attn, 100)), text(), "attention_saturated", "blocks.0.attn"
     ),
@@ -125,19 +144,33 @@ FAULTY = {
         changed(LSTMSeq2Seq(), lambda m: set_forget_bias(m.decoder, 0, 0)), pairs(), "forget_bias", "decoder.l0"
     ),
     "tied embeddings of unit variance": lambda: Planted(GPT(tied=True, fault="unit variance"), text(), "first_loss"),
-    "output layer too large": lambda: Planted(changed(RecurrentLM(), lambda m: scaled(m.decoder, 30)), text(), "first_loss"),
+    "output layer too large": lambda: Planted(
+        changed(RecurrentLM(), lambda m: scaled(m.decoder, 30)), text(), "first_loss"
+    ),
     # labels and loss
     "labels are the inputs": lambda: Planted(RecurrentLM(), replace(text(), labels=text().inputs), "labels_shifted"),
-    "labels two ahead": lambda: Planted(GPT(), replace(text(), labels=text().labels.roll(-1, 1).index_fill(1, torch.tensor([10]), -100)), "labels_shifted"),
+    "labels two ahead": lambda: Planted(
+        GPT(),
+        replace(text(), labels=text().labels.roll(-1, 1).index_fill(1, torch.tensor([6]), -100)),
+        "labels_shifted",
+    ),
     "pads counted by the loss": lambda: Planted(
         LSTMSeq2Seq(), pairs(), "pads_counted", options={"loss": nn.CrossEntropyLoss()}
     ),
-    "smoothing pays for padding": lambda: Planted(LSTMSeq2Seq(), pairs(), "pads_counted", options={"loss": leaky_smoothing}),
-    "loss divided by all positions": lambda: Planted(LSTMSeq2Seq(), pairs(), "pads_counted", options={"loss": mean_over_all}),
+    "smoothing pays for padding": lambda: Planted(
+        LSTMSeq2Seq(), pairs(), "pads_counted", options={"loss": leaky_smoothing}
+    ),
+    "loss divided by all positions": lambda: Planted(
+        LSTMSeq2Seq(), pairs(), "pads_counted", options={"loss": mean_over_all}
+    ),
     "softmax before cross entropy": lambda: Planted(RecurrentLM(fault="softmax"), text(), "probabilities_not_logits"),
     # evaluation
-    "functional dropout": lambda: Planted(RecurrentLM(fault="functional dropout"), text(), "dropout_in_eval", "RecurrentLM"),
-    "dropout in attention": lambda: Planted(GPT(fault="dropout in attention"), text(), "dropout_in_eval", "blocks.0.attn"),
+    "functional dropout": lambda: Planted(
+        RecurrentLM(fault="functional dropout"), text(), "dropout_in_eval", "RecurrentLM"
+    ),
+    "dropout in attention": lambda: Planted(
+        GPT(fault="dropout in attention"), text(), "dropout_in_eval", "blocks.0.attn"
+    ),
     # gradients
     "recurrent weights too small": lambda: Planted(
         changed(RecurrentLM("RNN"), lambda m: m.rnn.weight_hh_l0.mul_(0.1)), text(), "vanishing_gradient_time", "rnn.l0"
@@ -156,7 +189,10 @@ FAULTY = {
         changed(GPT(fault="relu"), lambda m: m.blocks[1].mlp[0].bias.fill_(-10)), text(), "dead_units", "blocks.1.mlp.1"
     ),
     "half the relu dead": lambda: Planted(
-        changed(GPT(fault="relu"), lambda m: m.blocks[0].mlp[0].bias[:64].fill_(-50)), text(), "dead_units", "blocks.0.mlp.1"
+        changed(GPT(fault="relu"), lambda m: m.blocks[0].mlp[0].bias[:64].fill_(-50)),
+        text(),
+        "dead_units",
+        "blocks.0.mlp.1",
     ),
     "tanh saturated": lambda: Planted(
         changed(DeepTagger(layers=2), lambda m: scaled(m.layers[0], 100)), text(), "saturated_units", "act"
@@ -170,8 +206,11 @@ FAULTY = {
     ),
     "logarithm of 0": lambda: Planted(LogTagger(), text(), "non_finite", "LogTagger"),
     # source
-    "source never reaches the decoder": lambda: Planted(FixedVectorSeq2Seq("state not passed"), pairs(), "source_ignored"),
+    "source never reaches the decoder": lambda: Planted(
+        FixedVectorSeq2Seq("state not passed"), pairs(), "source_ignored"
+    ),
     "context thrown away": lambda: Planted(LSTMSeq2Seq(fault="source ignored"), pairs(), "source_ignored"),
+    "no positions": lambda: Planted(changed(TransformerSeq2Seq(), lambda m: m.pe.zero_()), pairs(), "order_ignored"),
     # learning
     "weights frozen": lambda: Planted(frozen(RecurrentLM()), text(), "cannot_overfit"),
 }

@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from unrolled.diagnosis import Batch
@@ -18,7 +18,7 @@ PAD, BOS, EOS = 0, 1, 2
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
-def pairs(rows: int = 5, *, seed: int = 0, longest: int = 7) -> Batch:
+def pairs(rows: int = 5, *, seed: int = 0, longest: int = 5) -> Batch:
     """Reversal of random symbols: ragged, padded with 0."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(3, longest + 1, (rows,), generator=generator)
@@ -30,7 +30,7 @@ def pairs(rows: int = 5, *, seed: int = 0, longest: int = 7) -> Batch:
     return Batch(inputs, labels, source, pad=PAD)
 
 
-def text(rows: int = 4, steps: int = 11, *, seed: int = 0) -> Batch:
+def text(rows: int = 4, steps: int = 7, *, seed: int = 0) -> Batch:
     """Random text without padding, cut into rows."""
     symbols = torch.randint(3, V, (rows, steps + 1), generator=torch.Generator().manual_seed(seed))
     return Batch(symbols[:, :-1], symbols[:, 1:])
@@ -40,7 +40,7 @@ def _padded(rows: list[list[int]]) -> Tensor:
     return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
 
 
-def fit(model: nn.Module, batch: Batch, *, steps: int = 150, rate: float = 1e-2) -> nn.Module:
+def fit(model: nn.Module, batch: Batch, *, steps: int = 80, rate: float = 1e-2) -> nn.Module:
     """Train a model on one batch until it knows it."""
     from unrolled.diagnosis.adapter import Subject
 
@@ -68,7 +68,9 @@ class RecurrentLM(nn.Module):
         self.fault = fault
         self.drop = nn.Dropout(0.2)
         self.encoder = nn.Embedding(V, 16)
-        self.rnn = getattr(nn, cell)(16, hidden, layers, batch_first=fault != "time first", dropout=0.2 if layers > 1 else 0)
+        self.rnn = getattr(nn, cell)(
+            16, hidden, layers, batch_first=fault != "time first", dropout=0.2 if layers > 1 else 0
+        )
         self.decoder = nn.Linear(hidden, V)
 
     def forward(self, input: Tensor, hidden=None):  # noqa: A002
@@ -78,7 +80,7 @@ class RecurrentLM(nn.Module):
             hidden = (hidden[0], torch.zeros_like(hidden[1]))
         emb = self.drop(self.encoder(input))
         if self.fault == "functional dropout":
-            emb = F.dropout(emb, 0.3)
+            emb = functional.dropout(emb, 0.3)
         output, new = self.rnn(emb, hidden)
         if self.fault == "state not updated" and hidden is not None:
             new = hidden
@@ -160,14 +162,14 @@ class CausalSelfAttention(nn.Module):
         S = k.shape[2]
         if self.fault.startswith("fused"):
             mask = torch.ones(T, S, dtype=torch.bool).tril(S - T - (self.fault == "fused diagonal lost"))
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             return self.c_proj(y.transpose(1, 2).reshape(B, T, C)), (k, v)
         scale = {"no scale": 1.0, "scale by width": 1 / math.sqrt(C), "scale twice": 1 / k.shape[-1]}
         att = (q @ k.transpose(-2, -1)) * scale.get(self.fault, 1 / math.sqrt(k.shape[-1]))
         att = att.masked_fill(~self._visible(T, S), float("-inf"))
-        att = F.softmax(att, dim={"softmax over queries": -2, "softmax over heads": 1}.get(self.fault, -1))
+        att = functional.softmax(att, dim={"softmax over queries": -2, "softmax over heads": 1}.get(self.fault, -1))
         if self.fault == "dropout in attention":
-            att = F.dropout(att, 0.2)
+            att = functional.dropout(att, 0.2)
         return self.c_proj((att @ v).transpose(1, 2).reshape(B, T, C)), (k, v)
 
     def _visible(self, T: int, S: int) -> Tensor:
@@ -221,7 +223,7 @@ class ConvLM(nn.Module):
         for layer, conv in enumerate(self.convs):
             reach = 2 * 2**layer
             sides = (reach // 2, reach - reach // 2) if self.fault == "centred" else (reach, 0)
-            h = h + torch.tanh(conv(F.pad(h, sides)))
+            h = h + torch.tanh(conv(functional.pad(h, sides)))
         return self.out(h.transpose(1, 2))
 
 
@@ -292,7 +294,7 @@ class BahdanauSeq2Seq(nn.Module):
         outputs = []
         for t in range(trg.shape[1]):
             energy = self.v(torch.tanh(self.W(hidden)[:, None] + self.U(memory))).squeeze(2)
-            weights = F.softmax(energy.masked_fill(~src_mask, float("-inf")), dim=1)
+            weights = functional.softmax(energy.masked_fill(~src_mask, float("-inf")), dim=1)
             context = (weights[:, :, None] * memory).sum(1)
             hidden = self.cell(torch.cat([self.tgt_embed(trg[:, t]), context], 1), hidden)
             outputs.append(self.out(hidden))

@@ -8,7 +8,7 @@ from unrolled.diagnosis.activity import Activations, Activity, activations
 from unrolled.diagnosis.adapter import Adapter
 from unrolled.diagnosis.attention import AttentionNumbers, attention_numbers, check_attention
 from unrolled.diagnosis.batch import Batch
-from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding, check_source
+from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding
 from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
 from unrolled.diagnosis.examine import Examination, examine
 from unrolled.diagnosis.exposure import ExposureGap, exposure_gap
@@ -22,8 +22,12 @@ from unrolled.diagnosis.memory import (
     forget_gates,
     jacobian_norms,
 )
-from unrolled.diagnosis.objective import check_first_loss, check_labels, check_overfits_one_batch, check_overlap
-from unrolled.diagnosis.stepping import check_state_handling, check_stepwise, detached
+from unrolled.diagnosis.objective import check_first_loss, check_labels
+from unrolled.diagnosis.overfitting import check_overfits_one_batch
+from unrolled.diagnosis.overlap import check_overlap
+from unrolled.diagnosis.source import check_source
+from unrolled.diagnosis.state import check_state_handling, detached
+from unrolled.diagnosis.stepping import check_stepwise
 
 __all__ = [
     "FAULTS",

@@ -68,7 +68,8 @@ class Batch:
             that has them as attributes, such as `unrolled.text.Batch` (arrays become tensors, PAD is 0).
         """
         if isinstance(value, Batch):
-            return value
+            is_plain = not any(part.is_inference() for part in vars(value).values() if isinstance(part, Tensor))
+            return value if is_plain else cls.of(vars(value))
         if isinstance(value, tuple | list) and not hasattr(value, "inputs"):
             names = {1: ("inputs",), 2: ("inputs", "labels"), 3: ("source", "inputs", "labels")}.get(len(value))
             if names is None:
@@ -172,7 +173,11 @@ _PLAIN = tuple(name for name in _NAMES if name not in _TENSORS)
 
 
 def _tensor(value: Any) -> Any:
-    return value if value is None or isinstance(value, Tensor) else torch.as_tensor(value)
+    if value is None:
+        return None
+    with torch.inference_mode(False):  # tensors of inference mode cannot take part in a gradient
+        tensor = torch.as_tensor(value)
+        return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _real(tokens: Tensor, mask: Tensor | None, pad: int | None) -> Tensor:

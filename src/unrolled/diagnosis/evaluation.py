@@ -10,7 +10,8 @@ from torch import Tensor
 from unrolled.diagnosis.adapter import Adapter, Subject
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.findings import Finding, Where, finding
-from unrolled.diagnosis.trace import SAME_SHAPE, Everywhere, Trace, difference, hooked, record, responsible
+from unrolled.diagnosis.regions import SAME_SHAPE, Everywhere, difference
+from unrolled.diagnosis.trace import Trace, hooked, record, responsible
 from unrolled.diagnosis.untouched import untouched
 
 __all__ = ["check_eval_mode", "check_finite"]

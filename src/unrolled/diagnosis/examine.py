@@ -10,14 +10,17 @@ from unrolled.diagnosis.activity import activations
 from unrolled.diagnosis.adapter import Adapter, Loss, Subject
 from unrolled.diagnosis.attention import check_attention
 from unrolled.diagnosis.batch import Batch
-from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding, check_source
+from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding
 from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
 from unrolled.diagnosis.exposure import exposure_gap
 from unrolled.diagnosis.findings import Finding, worst_first
 from unrolled.diagnosis.flow import gradient_flow
 from unrolled.diagnosis.memory import check_forget_bias, check_memory
-from unrolled.diagnosis.objective import check_first_loss, check_labels, check_overfits_one_batch
-from unrolled.diagnosis.stepping import check_state_handling, check_stepwise, detached
+from unrolled.diagnosis.objective import check_first_loss, check_labels
+from unrolled.diagnosis.overfitting import check_overfits_one_batch
+from unrolled.diagnosis.source import check_source
+from unrolled.diagnosis.state import check_state_handling, detached
+from unrolled.diagnosis.stepping import check_stepwise
 
 __all__ = ["Examination", "examine"]
 

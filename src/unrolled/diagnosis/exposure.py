@@ -57,14 +57,11 @@ def exposure_gap(model: Any, batch: Any, *, adapter: Adapter | None = None) -> E
         guided = subject.logits(batch)
         if guided.shape[:2] != batch.inputs.shape:
             return None
-        inputs = batch.inputs.clone()
+        prefix = batch.inputs[:, :1]
         for step in range(batch.steps):
-            guess = subject.logits(replace(batch, inputs=inputs, mask=batch.real_inputs))[:, step].argmax(-1)
-            if step + 1 < batch.steps:
-                inputs[:, step + 1] = guess
-            else:
-                last = guess
-    free = torch.cat([inputs[:, 1:], last[:, None]], 1)
+            seen = replace(batch.columns(0, step + 1), inputs=prefix)
+            prefix = torch.cat([prefix, subject.logits(seen)[:, -1:].argmax(-1)], 1)
+    free = prefix[:, 1:]
     counts = batch.labels != batch.ignored
     own, true = (_error_rate(guess, batch.labels, counts) for guess in (free, guided.argmax(-1)))
     totals = [float((guess != batch.labels)[counts].double().mean()) for guess in (free, guided.argmax(-1))]

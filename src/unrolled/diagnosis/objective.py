@@ -1,10 +1,8 @@
-"""What the model is trained to do: first loss, labels, whether it can learn a handful of examples, data overlap."""
+"""What the model is trained to do: the first loss, and what its labels are."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +14,9 @@ from unrolled.diagnosis.adapter import Adapter, Loss, Subject
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.dependence import altered_at, reach
 from unrolled.diagnosis.findings import Finding, Where, finding
-from unrolled.diagnosis.untouched import jittered, reseed, untouched
+from unrolled.diagnosis.untouched import jittered, untouched
 
-__all__ = ["check_first_loss", "check_labels", "check_overfits_one_batch", "check_overlap"]
+__all__ = ["check_first_loss", "check_labels", "label_shift"]
 
 
 # --- first loss ------------------------------------------------------------------------------------------------------
@@ -164,7 +162,7 @@ def _counted_by_loss(subject: Subject, batch: Batch) -> list[Finding]:
     logits = subject.logits(batch).detach().requires_grad_()
     labels = pad_columns(batch.labels, (0, 1), value=batch.ignored)  # at least one position without a label
     wide = torch.cat([logits, logits[:, :1]], 1)
-    loss = subject.loss(replace(batch, labels=labels), wide)
+    loss = subject.loss(_labelled(batch, labels), wide)
     (gradient,) = torch.autograd.grad(loss, wide)
     share = gradient[labels == batch.ignored].abs().sum() / gradient.abs().sum().clamp(min=1e-30)
     narrow = float(subject.loss(batch, logits).detach())
@@ -181,144 +179,11 @@ def _counted_by_loss(subject: Subject, batch: Batch) -> list[Finding]:
 def _is_sum(subject: Subject, batch: Batch, logits: Tensor) -> bool:
     """A loss that is summed rather than averaged doubles with the batch."""
     assert batch.labels is not None
-    twice = replace(batch, labels=torch.cat([batch.labels, batch.labels]))
+    twice = _labelled(batch, torch.cat([batch.labels, batch.labels]))
     ratio = subject.loss(twice, torch.cat([logits, logits])) / subject.loss(batch, logits)
     return math.isclose(float(ratio.detach()), 2.0, rel_tol=1e-3)
 
 
-# --- learning a handful by heart -------------------------------------------------------------------------------------
-
-
-def check_overfits_one_batch(
-    model: Any,
-    batch: Any,
-    *,
-    adapter: Adapter | None = None,
-    rows: int = 4,
-    steps: int = 300,
-    learning_rates: tuple[float, ...] = (1e-2, 1e-3),
-) -> list[Finding]:
-    """Whether a few examples can be learnt by heart, on a copy of the weights and without dropout.
-
-    The best possible loss is the entropy of the labels given everything before them in the same batch (equal prefixes
-    may go on differently). Adam must cover 90 % of the way from the first loss to it.
-
-    Parameters
-    ----------
-    rows : int
-        Examples, the first ones of the batch.
-    steps : int
-        Steps for each learning rate; it ends as soon as the loss is low enough.
-    learning_rates : tuple of float
-        Tried in turn.
-
-    Returns
-    -------
-    list of Finding
-        `cannot_overfit`.
-    """
-    batch = Batch.of(batch)
-    if batch.has_classes:  # plain cross entropy: its lowest value is known, that of a smoothed one is not
-        adapter = replace(adapter or Adapter(), loss=None)
-    subject = Subject(model, adapter)
-    if not (batch.has_classes or subject.adapter.loss) or not any(w.requires_grad for w in subject.parameters.values()):
-        return []
-    few = batch.rows(torch.arange(min(rows, batch.size)))
-    floor = lowest_loss(few) if batch.has_classes else 0.0
-    best, first = math.inf, math.nan
-    for rate in learning_rates:
-        with untouched(subject.module, keep_weights=False), subject.mode():
-            first = float(subject.loss(few).detach())
-            if first - floor < 0.1:
-                return []
-            best = min(best, _trained(subject, few, rate=rate, steps=steps, enough=floor + 0.1 * (first - floor)))
-        if best <= floor + 0.1 * (first - floor):
-            return []
-    measured = (
-        f"{few.size} examples: loss {first:.3f} at first, {best:.3f} at best after {steps} steps,"
-        f" {floor:.3f} is possible"
-    )
-    return [finding("cannot_overfit", measured)]
-
-
-def _trained(subject: Subject, batch: Batch, *, rate: float, steps: int, enough: float) -> float:
-    reseed()
-    weights = [weight for weight in subject.parameters.values() if weight.requires_grad]
-    optimizer = torch.optim.Adam(weights, lr=rate)
-    best = math.inf
-    for _ in range(steps):
-        loss = subject.loss(batch)
-        best = min(best, float(loss.detach())) if loss.isfinite() else best
-        if best <= enough or not loss.requires_grad or not loss.isfinite():
-            break
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-    return best
-
-
-def lowest_loss(batch: Batch) -> float:
-    """Entropy of the labels given source and inputs so far, nats per label: no model of this batch can do better."""
-    assert batch.labels is not None
-    sources = [None] * batch.size if batch.source is None else [_content(row) for row in batch.source]
-    outcomes: dict[Hashable, Counter[int]] = defaultdict(Counter)
-    for row, labels in enumerate(batch.labels.tolist()):
-        for step, label in enumerate(labels):
-            if label != batch.ignored:
-                outcomes[sources[row], _content(batch.inputs[row, : step + 1])][label] += 1
-    total = sum(counts.total() for counts in outcomes.values())
-    nats = sum(-n * math.log(n / counts.total()) for counts in outcomes.values() for n in counts.values())
-    return nats / max(total, 1)
-
-
-def _content(row: Tensor) -> Hashable:
-    return row.cpu().numpy().tobytes()
-
-
-# --- overlap of the data sets ----------------------------------------------------------------------------------------
-
-
-def check_overlap(train: Iterable[Any], valid: Iterable[Any]) -> list[Finding]:
-    """Whether validation examples occur in the training data.
-
-    Parameters
-    ----------
-    train, valid : iterable
-        Pairs `(source, target)`, or whole texts; anything that is hashable or a sequence of hashables. Also objects
-        with `sources` and `targets`, such as `unrolled.text.Pairs`.
-
-    Returns
-    -------
-    list of Finding
-        `overlap` with both counts and the first line concerned (counted from 1, or the object's own `lines`).
-    """
-    known, lines = _pairs(train)[0], None
-    held_out, lines = _pairs(valid)
-    seen, sources = set(known), {pair[0] for pair in known}
-    shared = [number for number, pair in enumerate(held_out) if pair in seen]
-    if not shared:
-        return []
-    same_source = sum(pair[0] in sources for pair in held_out)
-    measured = (
-        f"{len(shared)} of {len(held_out)} validation pairs and {same_source} of {len(held_out)} sources occur in the"
-        f" training data"
-    )
-    return [finding("overlap", measured, where=Where("the validation data", line=lines[shared[0]]))]
-
-
-def _pairs(data: Any) -> tuple[list[tuple[Hashable, ...]], list[int]]:
-    if hasattr(data, "sources") and hasattr(data, "targets"):
-        items: list[Any] = list(zip(data.sources, data.targets, strict=True))
-    else:
-        items = list(data)
-    lines = [int(line) for line in getattr(data, "lines", range(1, len(items) + 1))]
-    return [tuple(map(_frozen, item)) if isinstance(item, tuple | list) else (_frozen(item),) for item in items], lines
-
-
-def _frozen(part: Any) -> Hashable:
-    if isinstance(part, str):
-        return part
-    if hasattr(part, "tolist"):
-        part = part.tolist()
-    return tuple(map(_frozen, part)) if isinstance(part, list | tuple) else part
+def _labelled(batch: Batch, labels: Tensor) -> Batch:
+    """What a loss needs of a batch, with other labels."""
+    return Batch(labels, labels, pad=batch.pad, ignore_index=batch.ignore_index)

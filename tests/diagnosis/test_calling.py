@@ -1,0 +1,220 @@
+"""Batches in every form, signatures guessed, findings printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from tutorial_models import GPT, BahdanauSeq2Seq, LSTMSeq2Seq, RecurrentLM, TransformerSeq2Seq, V, pairs, text
+
+from unrolled.diagnosis import FAULTS, Adapter, Batch, Finding, Where, check_causal, check_stepwise, examine
+from unrolled.diagnosis.adapter import Subject
+from unrolled.diagnosis.findings import worst_first
+from unrolled.errors import ConfigError, ShapeError
+
+GUIDE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_batches_in_every_form() -> None:
+    whole = pairs()
+    assert Batch.of(whole) is whole
+    assert Batch.of(whole.inputs).labels is None
+    assert Batch.of((whole.inputs, whole.labels)).labels is whole.labels
+    assert Batch.of((whole.source, whole.inputs, whole.labels)).source is whole.source
+    assert Batch.of({"inputs": whole.inputs, "pad": 0}).pad == 0
+
+
+def test_arrays_of_a_text_batch_become_tensors() -> None:
+    arrays = {"inputs": [[1, 5]], "labels": [[5, 2]], "source": [[4, 2]], "source_mask": [[True, True]]}
+    batch = Batch.of(SimpleNamespace(**{name: np.array(value) for name, value in arrays.items()}))
+    assert batch.pad == 0
+    assert batch.labels.tolist() == [[5, 2]]
+    assert batch.real_source.all()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ((1, 2, 3, 4), r"a batch is \(inputs, labels\) or \(source, inputs, labels\), got 4 parts"),
+        ({"input_ids": torch.zeros(2, 3)}, "a batch needs 'inputs' and knows inputs, labels, source"),
+        ((torch.zeros(2, 3), torch.zeros(2, 4)), r"labels must be \(2, 3\) like what it belongs to, got \(2, 4\)"),
+        ((torch.zeros(3, 3), torch.zeros(2, 3), torch.zeros(2, 3)), "one B"),
+        (torch.zeros(3), r"inputs must be \(B, T\)"),
+    ],
+)
+def test_batches_that_cannot_be(value, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        Batch.of(value)
+
+
+def test_altered_tokens_differ_exactly_where_asked() -> None:
+    batch = pairs()
+    where = torch.rand(batch.inputs.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    other = batch.with_inputs_altered(where)
+    assert ((other.inputs != batch.inputs) == (where & batch.real_inputs)).all()
+    assert (other.inputs[batch.inputs != 0] != 0).all()
+    single = Batch(torch.full((2, 3), 7)).with_inputs_altered(torch.ones(2, 3, dtype=torch.bool))
+    assert (single.inputs == 6).all()
+
+
+# --- signatures ------------------------------------------------------------------------------------------------------
+
+
+def logits_of(model, batch, **options) -> torch.Tensor:
+    subject = Subject(model, Adapter(**options))
+    with subject.mode(), torch.no_grad():
+        return subject.logits(batch)
+
+
+def test_what_models_return_is_found() -> None:
+    table, batch = torch.randn(V, V), text()
+    expected = table[batch.inputs]
+    shaped = {
+        "tensor": lambda x: table[x],
+        "tuple": lambda x: (table[x], None),
+        "mapping": lambda x: {"loss": 0, "logits": table[x]},
+        "object": lambda x: SimpleNamespace(logits=table[x]),
+        "classes second": lambda x: table[x].transpose(1, 2),
+        "flat": lambda x: table[x].flatten(0, 1),
+    }
+    for name, model in shaped.items():
+        assert torch.equal(logits_of(model, batch), expected), name
+
+
+def test_masks_lengths_and_names_are_passed_as_they_are_called() -> None:
+    batch, seen = pairs(), {}
+
+    def model(src, trg, src_mask, src_lengths, src_key_padding_mask=None, teacher_forcing_ratio=0.5, other=3):
+        seen.update(locals())
+        return torch.zeros(*trg.shape, V)
+
+    logits_of(model, batch)
+    assert seen["src"] is batch.source
+    assert seen["trg"] is batch.inputs
+    assert torch.equal(seen["src_mask"], batch.source != 0)
+    assert torch.equal(seen["src_key_padding_mask"], batch.source == 0)
+    assert seen["src_lengths"].tolist() == (batch.source != 0).sum(1).tolist()
+    assert (seen["teacher_forcing_ratio"], seen["other"]) == (1.0, 3)
+
+
+def test_targets_of_a_language_model_are_only_asked_for_its_logits() -> None:
+    logits_of(lambda idx, targets=None: torch.zeros(*targets.shape, V), text())
+
+
+def test_a_reversed_signature_is_told_by_its_names() -> None:
+    batch = pairs()
+    order = []
+    logits_of(lambda tgt, src: order.extend([tgt, src]) or torch.zeros(*tgt.shape, V), batch)
+    assert order[0] is batch.inputs
+    assert order[1] is batch.source
+
+
+def test_a_parameter_that_cannot_be_told_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"cannot tell how to call function.forward\(x, graph\): what is 'graph'"):
+        logits_of(lambda x, graph: x, text())
+
+
+def test_logits_of_a_wrong_shape_are_explained() -> None:
+    with pytest.raises(ShapeError, match=r"logits of <lambda> must be \(B, T, V\) with B = 4 and T = 7, got \(7, 4"):
+        logits_of(lambda x: torch.zeros(7, 4, V), text())
+
+
+def test_time_first_models_see_time_first_tokens() -> None:
+    class TimeFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.rnn, self.out = nn.Embedding(V, 8), nn.LSTM(8, 8), nn.Linear(8, V)
+
+        def forward(self, x, hidden=None):
+            output, hidden = self.rnn(self.embed(x), hidden)
+            return self.out(output), hidden
+
+    torch.manual_seed(0)
+    assert not examine(TimeFirst(), text(), adapter=Adapter(time_first=True), overfit=False)
+    assert "batch_leak" in examine(TimeFirst(), text(), overfit=False).names
+
+
+def test_a_step_of_ones_own() -> None:
+    """A cache that the caller manages; the fault is in the caller's code."""
+    torch.manual_seed(0)
+    model = GPT()
+
+    def step(model, tokens, state, batch):
+        return model(tokens, state)
+
+    def forgetful(model, tokens, state, batch):
+        logits, state = model(tokens, state)
+        return logits, [(k[:, :, 1:], v[:, :, 1:]) for k, v in state]
+
+    forward = Adapter(forward=lambda model, batch: model(batch.inputs)[0], step=step)
+    assert check_stepwise(model, text(), adapter=forward) == []
+    (found,) = check_stepwise(model, text(), adapter=Adapter(step=forgetful))
+    assert (found.name, found.where.step) == ("stepwise_mismatch", 1)
+
+
+@pytest.mark.parametrize("model", [BahdanauSeq2Seq, LSTMSeq2Seq, TransformerSeq2Seq])
+def test_tutorial_signatures_need_no_adapter(model) -> None:
+    assert logits_of(model().eval(), pairs()).shape == (5, 6, V)
+
+
+def test_real_vectors_as_inputs() -> None:
+    torch.manual_seed(0)
+    frames = Batch(torch.randn(3, 9, 6))
+    layer = nn.LSTM(6, 5, batch_first=True)
+    assert check_causal(lambda x: layer(x)[0], frames) == []
+    both = nn.LSTM(6, 5, batch_first=True, bidirectional=True)
+    assert [one.name for one in check_causal(lambda x: both(x)[0], frames)] == ["future_leak"]
+
+
+# --- findings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_finding_stands_in_one_line_and_in_json() -> None:
+    found = check_causal(GPT(fault="no mask"), text())[0]
+    line = found.line()
+    assert "\n" not in line
+    assert line.startswith("broken: future_leak at blocks.0.attn, blocks.1.attn, step 0: logits at step 0 depend on")
+    assert "right: logits at step t" in line
+    assert "to do: mask attention" in line
+    assert json.loads(json.dumps(found.to_json()))["where"] == {
+        "module": "blocks.0.attn, blocks.1.attn",
+        "step": 0,
+        "line": None,
+    }
+
+
+def test_worst_first() -> None:
+    order = worst_first(Finding(name, FAULTS[name].severity, "", "", Where(), "") for name in sorted(FAULTS))
+    severities = [one.severity for one in order]
+    assert severities == sorted(severities)
+    assert order[0].name == "future_leak"
+
+
+def test_an_examination_is_a_sequence_of_findings() -> None:
+    healthy = examine(RecurrentLM(), text(), overfit=False)
+    assert (len(healthy), bool(healthy), list(healthy)) == (0, False, [])
+    assert str(healthy).startswith("nothing found; checked: check_finite, check_eval_mode")
+    assert healthy.skipped["check_overfits_one_batch"] == "not asked for"
+    broken = examine(RecurrentLM(fault="time first"), text(), overfit=False)
+    assert broken[0].name in broken.names
+    assert json.dumps(broken.to_json())
+
+
+def test_the_guide_lists_every_name_and_no_other() -> None:
+    listed = re.findall(r"^\| `([a-z_]+)` \| (broken|suspect) \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert dict(listed) == {name: fault.severity for name, fault in FAULTS.items()}
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
+def test_the_guides_examples_run(block: str) -> None:
+    torch.manual_seed(0)
+    exec(compile(block, "docs/diagnosis.md", "exec"), {})
