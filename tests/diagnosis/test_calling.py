@@ -202,7 +202,7 @@ def test_worst_first() -> None:
 def test_an_examination_is_a_sequence_of_findings() -> None:
     healthy = examine(RecurrentLM(), text(), overfit=False)
     assert (len(healthy), bool(healthy), list(healthy)) == (0, False, [])
-    assert str(healthy).startswith("nothing found; checked: check_finite, check_eval_mode")
+    assert str(healthy).startswith("nothing found; checked: check_finite, check_attention, check_eval_mode")
     assert healthy.skipped["check_overfits_one_batch"] == "not asked for"
     broken = examine(RecurrentLM(fault="time first"), text(), overfit=False)
     assert broken[0].name in broken.names

@@ -23,7 +23,8 @@ __all__ = ["Activations", "Activity", "activations"]
 FEWEST_ROWS = 16
 FAR = 6.0
 """A unit whose input lies this many standard deviations under 0 is dead: even for normal inputs it is active once in a
-billion positions, while a unit that is merely rare lies nearer."""
+billion positions, while a unit that is merely rare lies nearer. The deviation is that over the batch, or over random
+inputs of the same length if larger: a batch whose inputs hardly differ proves nothing."""
 DEAD = 0.25
 FLAT = 0.05
 """Mean slope, relative to the steepest, under which a layer is saturated: it passes a twentieth of the gradient."""
@@ -90,7 +91,7 @@ def _is_inside(one: Nonlinearity, subject: Subject, logits: Tensor) -> bool:
 def _measured(one: Nonlinearity) -> Activity:
     if one.kind == "relu":
         mean, deviation = one.before.double().mean(0), one.before.double().std(0)
-        dead = (one.before <= 0).all(0) & (mean + FAR * deviation < 0)
+        dead = (one.before <= 0).all(0) & (mean + FAR * torch.maximum(deviation, one.spread.double()) < 0)
         return Activity(one.module, "relu", float(dead.double().mean()), float((one.before > 0).double().mean()))
     return Activity(one.module, one.kind, 0.0, _slope(one.kind, one.after))
 
@@ -108,13 +109,21 @@ def _of_gate(name: str, kind: str, values: Tensor, *, is_relu: bool) -> Activity
 
 
 def _findings(layers: list[Activity], subject: Subject) -> list[Finding]:
-    found: dict[tuple[str, str], Finding] = {}
-    for layer in layers:
-        where = Where(layer.module or subject.name)
-        if layer.dead >= DEAD:
-            measured = f"{layer.dead:.0%} of the units after {layer.kind} are 0 everywhere and far from active"
-            found.setdefault(("dead_units", str(where)), finding("dead_units", measured, where=where))
-        elif layer.kind != "relu" and layer.slope < FLAT:
-            measured = f"mean slope of the {layer.kind} is {layer.slope:.2g} of the steepest"
-            found.setdefault(("saturated_units", str(where)), finding("saturated_units", measured, where=where))
-    return list(found.values())
+    """One finding a name, with all modules concerned; the first one's numbers."""
+    dead = {
+        layer.module: f"{layer.dead:.0%} of the units are 0 everywhere and far from active"
+        for layer in reversed(layers)
+        if layer.dead >= DEAD
+    }
+    flat = {
+        layer.module: f"mean slope of the {layer.kind} is {layer.slope:.2g} of the steepest"
+        for layer in reversed(layers)
+        if layer.kind != "relu" and layer.slope < FLAT
+    }
+    found = []
+    for name, places in (("dead_units", dead), ("saturated_units", flat)):
+        modules = list(reversed(places))
+        if modules:
+            where = Where(", ".join(module or subject.name for module in modules))
+            found.append(finding(name, places[modules[0]], where=where))
+    return found

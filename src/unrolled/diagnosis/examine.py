@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from unrolled.diagnosis.activity import activations
@@ -21,6 +21,7 @@ from unrolled.diagnosis.overfitting import check_overfits_one_batch
 from unrolled.diagnosis.source import check_source
 from unrolled.diagnosis.state import check_state_handling, detached
 from unrolled.diagnosis.stepping import check_stepwise
+from unrolled.diagnosis.untouched import untouched
 
 __all__ = ["Examination", "examine"]
 
@@ -74,9 +75,6 @@ class Examination(Sequence[Finding]):
         }
 
 
-_OTHER_SHAPES = ("check_padding", "check_batch_independence", "check_stepwise")
-"""Checks that compare runs of different shapes, which draw different random numbers."""
-
 Check = Callable[[], Sequence[Finding]]
 
 
@@ -118,41 +116,16 @@ def examine(
     """
     batch = Batch.of(batch)
     adapter = adapter or Adapter()
-    adapter = adapter if loss is None else Adapter(**{**vars(adapter), "loss": loss})
-    has_padding = batch.real_source is not None and (
-        batch.source_mask is not None or (batch.pad is not None and not bool(batch.real_source.all()))
-    )
-
-    def run(check: Callable[..., Sequence[Finding]], **options: Any) -> Check:
-        return lambda: check(model, batch, adapter=adapter, **options)
-
-    checks: dict[str, Check] = {
-        "check_eval_mode": run(check_eval_mode),
-        "check_causal": run(check_causal) if adapter.is_causal else list,
-        "check_padding": run(check_padding) if has_padding else list,
-        "check_batch_independence": run(check_batch_independence),
-        "check_stepwise": run(check_stepwise) if adapter.is_causal else list,
-        "check_state_handling": run(check_state_handling, carry=carry),
-        "check_source": run(check_source),
-        "check_attention": run(check_attention),
-        "check_first_loss": run(check_first_loss, is_untrained=bool(is_untrained)),
-        "check_labels": run(check_labels),
-        "check_forget_bias": lambda: check_forget_bias(model, adapter=adapter),
-        "check_memory": run(check_memory),
-        "gradient_flow": lambda: gradient_flow(model, batch, adapter=adapter).findings,
-        "activations": lambda: activations(model, batch, adapter=adapter).findings,
-        "exposure_gap": lambda: _gap(model, batch, adapter),
-        "check_overfits_one_batch": run(check_overfits_one_batch) if overfit else list,
-    }
-    findings = list(check_finite(model, batch, adapter=adapter))
-    checked, skipped = ["check_finite"], _not_applicable(Subject(model, adapter), batch, has_padding, overfit=overfit)
-    if findings:  # attention may be the reason
-        skipped |= {name: "values are not finite" for name in checks if name != "check_attention"}
+    adapter = adapter if loss is None else replace(adapter, loss=loss)
+    subject = Subject(model, adapter)
+    with untouched(subject.module), subject.mode():
+        subject.logits(batch)  # what is raised here concerns the caller, not a check
+    findings: list[Finding] = []
+    checked: list[str] = []
+    skipped = _not_applicable(subject, batch, overfit=overfit)
+    checks = _checks(model, batch, adapter, carry=carry, is_untrained=bool(is_untrained))
     for name, check in checks.items():
-        if name == "check_stepwise" and any(found.name == "future_leak" for found in findings):
-            skipped[name] = "follows from the future leak"
-        if name in _OTHER_SHAPES and any(found.name == "dropout_in_eval" for found in findings):
-            skipped[name] = "the model is random in evaluation mode"
+        skipped |= _pointless({found.name for found in findings}, checks)
         if name in skipped:
             continue
         try:
@@ -163,22 +136,67 @@ def examine(
     return Examination(tuple(worst_first(findings)), tuple(checked), skipped)
 
 
+def _checks(
+    model: Any, batch: Batch, adapter: Adapter, *, carry: Callable[[Any], Any], is_untrained: bool
+) -> dict[str, Check]:
+    """All checks in the order in which they run: what makes others pointless comes first."""
+
+    def run(check: Callable[..., Sequence[Finding]], **options: Any) -> Check:
+        return lambda: check(model, batch, adapter=adapter, **options)
+
+    return {
+        "check_finite": run(check_finite),
+        "check_attention": run(check_attention),
+        "check_eval_mode": run(check_eval_mode),
+        "check_causal": run(check_causal),
+        "check_padding": run(check_padding),
+        "check_batch_independence": run(check_batch_independence),
+        "check_stepwise": run(check_stepwise),
+        "check_state_handling": run(check_state_handling, carry=carry),
+        "check_source": run(check_source),
+        "check_first_loss": run(check_first_loss, is_untrained=is_untrained),
+        "check_labels": run(check_labels),
+        "check_forget_bias": lambda: check_forget_bias(model, adapter=adapter),
+        "check_memory": run(check_memory),
+        "gradient_flow": lambda: gradient_flow(model, batch, adapter=adapter).findings,
+        "activations": lambda: activations(model, batch, adapter=adapter).findings,
+        "exposure_gap": lambda: _gap(model, batch, adapter),
+        "check_overfits_one_batch": run(check_overfits_one_batch),
+    }
+
+
 def _gap(model: Any, batch: Batch, adapter: Adapter) -> Sequence[Finding]:
     measured = exposure_gap(model, batch, adapter=adapter)
     return () if measured is None else measured.findings
 
 
-def _not_applicable(subject: Subject, batch: Batch, has_padding: bool, *, overfit: bool) -> dict[str, str]:
+def _not_applicable(subject: Subject, batch: Batch, *, overfit: bool) -> dict[str, str]:
     """Checks that have nothing to look at, and why."""
     reasons: dict[str, str] = {}
     if not subject.adapter.is_causal:
         reasons |= dict.fromkeys(("check_causal", "check_stepwise"), "the model may look at all of its inputs")
     if batch.source is None:
         reasons |= dict.fromkeys(("check_source", "exposure_gap"), "no source")
-    if not has_padding:
+    if batch.source_mask is None and (batch.real_source is None or bool(batch.real_source.all())):
         reasons["check_padding"] = "no padded source"
     if batch.labels is None:
         reasons |= dict.fromkeys(("check_first_loss", "check_labels", "check_overfits_one_batch"), "no labels")
     if not overfit:
         reasons["check_overfits_one_batch"] = "not asked for"
+    return reasons
+
+
+_OTHER_SHAPES = ("check_padding", "check_batch_independence", "check_stepwise")
+"""Checks that compare runs of different shapes, which draw different random numbers."""
+
+
+def _pointless(found: set[str], checks: Iterable[str]) -> dict[str, str]:
+    """Checks that would only repeat what was found already, and why."""
+    reasons: dict[str, str] = {}
+    if "non_finite" in found:  # attention may be the reason
+        reasons |= dict.fromkeys(set(checks) - {"check_finite", "check_attention"}, "values are not finite")
+    if "future_leak" in found:
+        reasons["check_stepwise"] = "follows from the future leak"
+    if "dropout_in_eval" in found:
+        reasons |= dict.fromkeys(_OTHER_SHAPES, "the model is random in evaluation mode")
     return reasons

@@ -62,12 +62,17 @@ class Attention:
 
 @dataclass(frozen=True)
 class Nonlinearity:
-    """Values before and after one nonlinearity, units last: `(positions, units)`."""
+    """Values before and after one nonlinearity, units last: `(positions, units)`.
+
+    `spread` is the standard deviation of each unit's input over inputs of the same length in random directions, for
+    units right after a linear layer; 0 for others.
+    """
 
     module: str
     kind: str
     before: Tensor
     after: Tensor
+    spread: Tensor
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,10 @@ class _Mark:
     is_normalised: bool = False
     softmax: int | None = None
     pair: tuple[Tensor, Tensor] | None = None
+    spread: Tensor | None = None
+
+
+_NOTHING = _Mark()
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ class Operations(TorchDispatchMode):
 
     weights: set[int] = field(default_factory=set)
     attentions: list[Attention] = field(default_factory=list)
-    nonlinear: dict[tuple[str, str, int], list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
+    nonlinear: dict[tuple[str, str, int], list[tuple[Tensor, Tensor, Tensor]]] = field(default_factory=dict)
     stack: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -106,10 +115,11 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and move the marks on."""
         name = function.__name__.split(".")[0]
-        before = args[0].clone() if name in _NONLINEAR else None
+        before = args[0].detach().clone() if name in _NONLINEAR else None
+        spread = self._mark(args[0]).spread if name in _NONLINEAR else None
         output = function(*args, **(kwargs or {}))
         if before is not None:
-            self._keep_nonlinear(name.rstrip("_"), before, output)
+            self._keep_nonlinear(name.rstrip("_"), before, output, spread)
         elif name.startswith("_scaled_dot_product") and "backward" not in name:
             names = [argument.name for argument in function._schema.arguments]
             self._fused(dict(zip(names, args, strict=False)) | (kwargs or {}))
@@ -132,7 +142,7 @@ class Operations(TorchDispatchMode):
 
     def _mark(self, tensor: Any) -> _Mark:
         found = self._marks.get(_key(tensor)) if isinstance(tensor, Tensor) else None
-        return _Mark() if found is None else found[1]
+        return _NOTHING if found is None else found[1]
 
     def _set(self, tensor: Tensor, mark: _Mark) -> None:
         self._marks[_key(tensor)] = (tensor, mark)  # the tensor is kept, so that its storage is not reused
@@ -140,7 +150,7 @@ class Operations(TorchDispatchMode):
     def _move(self, name: str, args: Any, output: Any) -> None:
         mark = self._moved(name, args)
         for tensor in output if isinstance(output, list | tuple) else [output]:
-            if isinstance(tensor, Tensor) and (mark != _Mark() or _key(tensor) in self._marks):
+            if isinstance(tensor, Tensor) and (mark is not _NOTHING or _key(tensor) in self._marks):
                 self._set(tensor, mark)
 
     def _moved(self, name: str, args: Any) -> _Mark:
@@ -152,8 +162,8 @@ class Operations(TorchDispatchMode):
             return self._scaled(name, args)
         if name in _MASKS:
             marks = [self._mark(tensor) for tensor in tensors]
-            return next((mark for mark in marks if mark.head_dim or mark.softmax is not None), _Mark())
-        return _Mark()
+            return next((mark for mark in marks if mark is not _NOTHING), _NOTHING)
+        return _NOTHING
 
     def _scaled(self, name: str, args: Any) -> _Mark:
         one, other = args[0], args[1]
@@ -169,7 +179,7 @@ class Operations(TorchDispatchMode):
             return mark
         if self._mark(other).softmax is not None and _is_binary(one):
             return self._mark(other)
-        return _Mark(pair=(one, other)) if name.startswith("mul") else _Mark()
+        return _Mark(pair=(one, other)) if name.startswith("mul") else _NOTHING
 
     # --- products ----------------------------------------------------------------------------------------------------
 
@@ -184,8 +194,11 @@ class Operations(TorchDispatchMode):
             alpha = kwargs.get("alpha", 1)
             mark = _Mark(None if factor is None else factor * alpha, left.shape[-1], _unit(left) or _unit(right.mT))
             self._set(output, mark)
+        elif left.dim() == 2 and _storage(right) in self.weights:  # a linear layer: (n, D) times (D, units)
+            spread = right.norm(dim=0) * left.square().mean().sqrt()
+            self._set(output, _Mark(spread=spread.detach()))
         elif _key(output) in self._marks:
-            self._set(output, _Mark())
+            self._set(output, _NOTHING)
 
     def _joint_factor(self, one: Tensor, other: Tensor) -> float | None:
         factors = self._mark(one).factor, self._mark(other).factor
@@ -244,10 +257,12 @@ class Operations(TorchDispatchMode):
         unit = _unit(query) or _unit(key)
         self.attentions.append(Attention(self._module, weights, scores, query.shape[-1], factor, unit))
 
-    def _keep_nonlinear(self, kind: str, before: Tensor, after: Tensor) -> None:
+    def _keep_nonlinear(self, kind: str, before: Tensor, after: Tensor, spread: Tensor | None) -> None:
         place = self._order.get((self._module, kind), 0)
         self._order[self._module, kind] = place + 1
-        self.nonlinear.setdefault((self._module, kind, place), []).append((before.detach(), after.detach().clone()))
+        spread = before.new_zeros(before.shape[-1:]) if spread is None else spread
+        call = before, after.detach().clone(), spread
+        self.nonlinear.setdefault((self._module, kind, place), []).append(call)
 
     def entered(self, name: str) -> None:
         """A module's forward begins: its operations are counted from 0 again."""
@@ -260,11 +275,11 @@ class Operations(TorchDispatchMode):
         for (module, kind, _), calls in self.nonlinear.items():
             flat = [[part.reshape(-1, part.shape[-1]) for part in call] for call in calls if call[0].dim() > 1]
             single = [call for call in flat if len(call[0]) <= batch_size]
-            for before, after in (call for call in flat if len(call[0]) > batch_size):
-                yield Nonlinearity(module, kind, before, after)
+            for before, after, spread in (call for call in flat if len(call[0]) > batch_size):
+                yield Nonlinearity(module, kind, before, after, spread[0])
             if single and len({call[0].shape[1] for call in single}) == 1:
-                before, after = (torch.cat(part) for part in zip(*single, strict=True))
-                yield Nonlinearity(module, kind, before, after)
+                before, after, spread = (torch.cat(part) for part in zip(*single, strict=True))
+                yield Nonlinearity(module, kind, before, after, spread.amax(0))
 
 
 @contextmanager
