@@ -16,6 +16,8 @@ from unrolled.config import (
     Seq2Seq,
     Side,
     Training,
+    TransformerDecoder,
+    TransformerEncoder,
 )
 from unrolled.errors import ConfigError
 
@@ -38,10 +40,18 @@ def g2p() -> Config:
 
 def inflect() -> Config:
     """Lemma and tags to inflected form: columns source, target, features."""
+    size = {"d_model": 128, "d_ff": 512, "num_layers": 3, "dropout": 0.2}
     return Config(
         data=Data(columns=("source", "target", "features")),
-        model=Seq2Seq(encoder=RecurrentEncoder(dropout=0.3), decoder=RecurrentDecoder(dropout=0.3)),
-        training=WORDS,
+        model=Seq2Seq(encoder=TransformerEncoder(**size), decoder=TransformerDecoder(**size)),
+        training=WORDS.model_copy(
+            update={
+                "max_epochs": 100,
+                "minutes": 20,
+                "optimizer": Optimizer(learning_rate=1e-3),
+                "schedule": Schedule(warmup_steps=400),
+            }
+        ),
     )
 
 
