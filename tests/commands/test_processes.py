@@ -25,8 +25,14 @@ def start(*arguments, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=options.pop("env", environment()),
+        preexec_fn=_heed_interrupts if os.name == "posix" else None,
         **options,
     )
+
+
+def _heed_interrupts():
+    """A shell starts what runs in its background with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_pipe_is_answered_line_by_line_and_in_order(run):
