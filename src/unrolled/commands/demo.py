@@ -16,10 +16,11 @@ NUM_SHOWN = 10
 SHORT = {
     "training.minutes": 3.0,
     "training.optimizer.learning_rate": 4e-3,
+    "training.average": "none",
     "model.encoder.dropout": 0.0,
     "model.decoder.dropout": 0.0,
 }
-"""Beside the preset: three minutes are a few epochs, in which nothing is learnt by heart that dropout could prevent."""
+"""Beside the preset: three minutes are few epochs; nothing is learnt by heart that dropout or averages could mend."""
 
 
 def demo() -> None:
