@@ -166,6 +166,14 @@ def test_senseless_values(override, message):
     assert problem(overrides=[override]) == message
 
 
+@pytest.mark.parametrize(("side", "data"), [("encoder", "source"), ("decoder", "target")])
+def test_learned_positions_cover_what_is_trained_on(side, data):
+    overrides = [f"model.{side}.type=transformer", f"model.{side}.positions=learned", f"model.{side}.max_positions=255"]
+    with pytest.raises(ConfigError, match=rf"max_positions=255, below data\.{data}\.max_length=256"):
+        resolve(overrides=overrides)
+    assert resolve(overrides=[*overrides, f"data.{data}.max_length=255"]).data
+
+
 def test_sizes_that_do_not_fit_name_both():
     message = problem(overrides=["model.decoder.attention=dot"])
     assert "attention=dot needs equal sizes, got encoder output 512 and decoder hidden_size 256" in message

@@ -245,6 +245,11 @@ def memory_size(encoder: RecurrentEncoder | TransformerEncoder) -> int:
     return encoder.hidden_size * (2 if encoder.is_bidirectional else 1)
 
 
+def longest_sequence(side: RecurrentEncoder | RecurrentDecoder | Transformer) -> int | None:
+    """Most symbols that an encoder or a decoder can read, the end symbol included; none for any number."""
+    return side.max_positions if isinstance(side, Transformer) and side.positions == "learned" else None
+
+
 Model = Seq2Seq
 
 
@@ -329,3 +334,15 @@ class Config(Settings):
     model: Model = Seq2Seq()
     training: Training = Training(max_epochs=50)
     decoding: Decoding = Decoding()
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> Self:
+        """All that is trained on has positions: what is longer was dropped or cut, and reported."""
+        for model, data in (("encoder", "source"), ("decoder", "target")):
+            limit, longest = longest_sequence(getattr(self.model, model)), getattr(self.data, data).max_length
+            if limit is not None and limit < longest:
+                raise ValueError(
+                    f"model.{model}: positions=learned end at max_positions={limit}, below"
+                    f" data.{data}.max_length={longest}; raise the one or lower the other"
+                )
+        return self

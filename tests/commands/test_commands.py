@@ -166,6 +166,24 @@ def test_both_spellings_of_a_letter_give_one_output(command, workplace, tmp_path
     assert result.stderr == ""
 
 
+def test_a_model_of_learned_positions_answers_lines_that_it_cannot_read(command, workplace, tmp_path):
+    small = ["type=transformer", "d_model=8", "d_ff=8", "num_layers=1", "positions=learned", "max_positions=16"]
+    settings = [f"model.{side}.{setting}" for side in ("encoder", "decoder") for setting in small]
+    limits = ["data.source.max_length=16", "data.target.max_length=16", "training.dev_metric=error_rate"]
+    arguments = ("train", workplace / "words.tsv", "--out", tmp_path / "run", *settings, *limits)
+    trained = command(*arguments, "training.max_epochs=1")
+    assert trained.exit_code == 0, trained.output
+    result = command("predict", tmp_path / "run", "--jsonl", input="abc\n" + "a" * 16 + "\n\nde\n")
+    assert result.exit_code == 0
+    first, second, *others = map(json.loads, result.stdout.splitlines())
+    assert (second["prediction"], second["log_prob"], second["is_finished"]) == ("", None, False)
+    assert len(others) == 2
+    assert first["log_prob"] < 0
+    assert result.stderr == (
+        "note: longer than the model can read (16 symbols, end symbol included), so answered by nothing: line 2\n"
+    )
+
+
 @pytest.mark.parametrize(("header", "num_pairs", "is_noted"), [("source\ttarget\n", 3, True), ("", 2, False)])
 def test_a_header_is_data_and_pointed_out(command, tmp_path, header, num_pairs, is_noted):
     (tmp_path / "pairs.tsv").write_text(header + "cat\tkat\ndog\that\n")

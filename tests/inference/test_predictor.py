@@ -161,6 +161,58 @@ def test_long_lines_are_answered_and_pointed_out(make_run):
     ]
 
 
+LEARNED = [
+    f"model.{side}.{setting}"
+    for side in ("encoder", "decoder")
+    for setting in ("type=transformer", "d_model=8", "d_ff=9", "num_layers=1", "positions=learned", "max_positions=21")
+] + ["data.source.max_length=21", "data.target.max_length=21"]
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_lines_beyond_learned_positions_are_named_and_answered_by_nothing(make_run, engine, beam):
+    """Tables of 21 positions, one of them for the end symbol: 20 symbols fit and 21 do not."""
+    model = load(make_run("run", *LEARNED), engine=engine)
+    sources = ["abc", "d" * 20, "d" * 21, "", "d" * 200, "de"]
+    answers = model.search(sources, beam=beam)
+    for place in (0, 1, 5):
+        [[alone]], [found] = model.search([sources[place]], beam=beam), answers[place]
+        assert (found.text, found.log_prob) == (alone.text, pytest.approx(alone.log_prob, rel=2e-5))
+        assert len(found.target_symbols) <= 21
+    assert [answers[place] for place in (2, 4)] == [[predictor.UNREADABLE]] * 2
+    assert predictor.UNREADABLE.text == ""
+    assert not predictor.UNREADABLE.is_finished
+    assert list(model.inspect(sources).messages()) == [
+        "longer than anything in training (20 symbols, end symbol included), so results may be poor: line 2",
+        "longer than the model can read (21 symbols, end symbol included), so answered by nothing: lines 3, 5",
+    ]
+
+
+def test_pairs_beyond_learned_positions_have_probability_zero(make_run, tmp_path):
+    model = load(make_run("run", *LEARNED))
+    pairs = [("abc", "x"), ("d" * 21, "x"), ("abc", " ".join("x" * 20)), ("abc", " ".join("x" * 21))]
+    assert np.isneginf(model.score(pairs)).tolist() == [False, True, False, True]
+    test = tmp_path / "test.tsv"
+    test.write_text("".join(f"{source}\t{target}\n" for source, target in pairs[1:2]))
+    assert model.evaluate(test).exposure is None
+    test.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    assert model.evaluate(test).exposure.num_labels[0] == 1
+
+
+def test_features_and_padding_need_no_learned_positions(make_run):
+    inflection = [*LEARNED, *INFLECTION]
+    model = load(make_run("run", *inflection, pairs=INFLECTED))
+    sources, features = ["d" * 20, "abc"], ["N;PL", "N;SG;PL;V"]
+    together = model.search(sources, features)
+    for place, (found, *_) in enumerate(together):
+        (alone, *_), *_ = model.search([sources[place]], [features[place]])
+        assert found.log_prob == pytest.approx(alone.log_prob, abs=1e-5)
+    on_numpy = load(model.name, engine="numpy").search(sources, features)
+    assert [items[0].log_prob for items in on_numpy] == pytest.approx(
+        [items[0].log_prob for items in together], abs=1e-4
+    )
+
+
 def test_both_spellings_of_a_letter_are_one(model):
     composed, decomposed = model.search(["acé", "ace\u0301"], num_best=3)
     assert [item.text for item in composed] == [item.text for item in decomposed]

@@ -179,6 +179,33 @@ def test_final_state_of_both_directions_has_seen_the_whole_source():
         assert (gradient.abs().sum(-1) > 0).all()
 
 
+def test_rows_of_both_directions_start_the_decoder_layer_by_layer():
+    """Layer l starts from rows (2l, 2l + 1) of PyTorch's final state: forward and backward side by side."""
+    settings = config.Seq2Seq(
+        encoder=config.RecurrentEncoder(embedding_dim=5, hidden_size=H, num_layers=2, dropout=0.0),
+        decoder=config.RecurrentDecoder(embedding_dim=5, hidden_size=2 * H, num_layers=2, dropout=0.0),
+    )
+    sizes = Sizes(source=9, features=0, target=8)
+    weights = initialise(inventory(settings, sizes), seed=1)
+    for name in weights:
+        if name.startswith("decoder.start"):  # projections that change nothing
+            weights[name] = np.eye(2 * H) if name.endswith("weight") else np.zeros(2 * H)
+    model = models.build(settings, sizes, weights).double()
+    theirs = nn.LSTM(5, H, num_layers=2, bidirectional=True, batch_first=True, dtype=torch.float64)
+    with torch.no_grad():
+        for number, layer in enumerate(model.encoder.layers):
+            for direction, suffix in ((layer.fwd, ""), (layer.bwd, "_reverse")):
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                    getattr(theirs, f"{name}_l{number}{suffix}").copy_(getattr(direction, name))
+    source = torch.tensor([[4, 5, 6, 7, 8]])
+    _, (h, c) = theirs(model.encoder.embedding(source))
+    memory = model.encode(source, torch.ones(1, 5, dtype=torch.bool))
+    for number, state in enumerate(model.initial_state(memory, 1).layers):
+        rows = slice(2 * number, 2 * number + 2)
+        torch.testing.assert_close(state.h[0], torch.tanh(h[rows, 0].flatten()), rtol=0, atol=1e-12)
+        torch.testing.assert_close(state.c[0], c[rows, 0].flatten(), rtol=0, atol=1e-12)
+
+
 # --- start values ----------------------------------------------------------------------------------------------------
 
 

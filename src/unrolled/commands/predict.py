@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -127,11 +128,16 @@ def _json_line(line: int, source: str, rank: int, prediction: Prediction) -> str
         "rank": rank,
         "source": source,
         "prediction": prediction.text,
-        "log_prob": prediction.log_prob,
-        "score": prediction.score,
+        "log_prob": _number(prediction.log_prob),
+        "score": _number(prediction.score),
         "is_finished": prediction.is_finished,
     }
     return json.dumps(values, ensure_ascii=False)
+
+
+def _number(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def _draw(answers: Sequence[Sequence[Prediction]], folder: Path, *, first_line: int) -> None:

@@ -208,11 +208,15 @@ def evaluate(model: Predictor, test: str | Path, *, beam: int | None = None) -> 
     )
 
 
-def _exposure(model: Predictor, asked: Pairs) -> ExposureGap:
+def _exposure(model: Predictor, asked: Pairs) -> ExposureGap | None:
+    """The gap on the pairs that the model can read and write; none where there are none."""
     sources = model.encode(asked.sources, asked.features)
     targets = model.codec.encode_targets(asked.targets or ())
-    rows = [sources[i] for i in range(len(sources))]
-    return exposure_gap(model.engine, rows, [targets[i] for i in range(len(targets))], limits=model.max_lengths(rows))
+    within = np.flatnonzero(model.is_within(sources, targets)).tolist()
+    if not within:
+        return None
+    rows = [sources[i] for i in within]
+    return exposure_gap(model.engine, rows, [targets[i] for i in within], limits=model.max_lengths(rows))
 
 
 def _is_seen(key: AnswerKey, trained_on: DataDigest | None) -> list[bool] | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unrolled.config import longest_sequence
 from unrolled.decoding import Ensemble
 from unrolled.errors import ConfigError, VocabularyError
 from unrolled.inference.engines import EngineName, open_engine
@@ -58,7 +59,14 @@ def load(
         runs[0].config,
         name=" + ".join(map(str, paths)),
         data=runs[0].data(),
+        source_limit=_least(longest_sequence(run.config.model.encoder) for run in runs),
+        target_limit=_least(longest_sequence(run.config.model.decoder) for run in runs),
     )
+
+
+def _least(limits: Iterable[int | None]) -> int | None:
+    """The limit of an ensemble."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _check_same_text(first: Codec, other: Codec, first_path: Path, other_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from unrolled.config import Config
 from unrolled.decoding import Engine, Hypothesis, LengthPenalty, beam_search, greedy, score
 from unrolled.errors import ConfigError, ShapeError, VocabularyError
-from unrolled.inference.inputs import InputNotes
+from unrolled.inference.inputs import InputNotes, symbol_lengths
 from unrolled.runs import DataDigest
 from unrolled.text import EOS, Codec, Ragged, evaluation_batches, in_order, split_features
 
@@ -62,6 +63,9 @@ class Prediction:
 NOTHING = Prediction(text="", log_prob=0.0, score=0.0, is_finished=True)
 """The answer to a blank source: it is not given to the model."""
 
+UNREADABLE = Prediction(text="", log_prob=-math.inf, score=-math.inf, is_finished=False)
+"""The answer to a source with more symbols than the model has positions."""
+
 
 class Predictor:
     """A model that is ready to use; `unrolled.load` makes one.
@@ -80,6 +84,8 @@ class Predictor:
         What reports call it.
     data : DataDigest, optional
         What the run was trained on: longer sources are pointed out, and reports tell seen and unseen ones apart.
+    source_limit, target_limit : int, optional
+        Most symbols that the model can read and write, end symbols included; none for any number.
     """
 
     def __init__(
@@ -90,12 +96,16 @@ class Predictor:
         *,
         name: str,
         data: DataDigest | None = None,
+        source_limit: int | None = None,
+        target_limit: int | None = None,
     ) -> None:
         self.engine = engine
         self.codec = codec
         self.config = config
         self.name = name
         self.data = data
+        self.source_limit = source_limit
+        self.target_limit = target_limit
 
     def predict(
         self,
@@ -110,7 +120,8 @@ class Predictor:
         Parameters
         ----------
         sources : sequence of str
-            A blank one (white space only, unless the model knows it as a symbol) gives an empty output.
+            A blank one (white space only, unless the model knows it as a symbol) gives an empty output, and so does one
+            that is longer than the model can read.
         features : sequence, optional
             Of each source, for models with a features column.
         beam : int, optional
@@ -138,7 +149,8 @@ class Predictor:
     ) -> list[list[Prediction]]:
         """The `num_best` best outputs for each source, best first, their texts distinct.
 
-        There may be fewer than `num_best` where no more exist.
+        There may be fewer than `num_best` where no more exist. A source that is longer than the model can read has one
+        empty output that is not finished, with `log_prob` -inf.
 
         Raises
         ------
@@ -152,8 +164,8 @@ class Predictor:
             raise ConfigError(f"{self.name} has no attention to show: it was trained with model.decoder.attention=none")
         beam = max(beam, num_best)
         encoded = self.encode(sources, features)
-        spoken = np.array([not self.codec.is_blank(source) for source in sources], dtype=bool)
-        rows = np.flatnonzero(spoken)
+        known = self._without_search(sources, encoded)
+        rows = np.array([row for row, answer in enumerate(known) if answer is None], dtype=np.int64)
         batches = evaluation_batches(
             encoded.lengths[rows], batch_tokens=BATCH_TOKENS // beam, max_batch_size=max(1, BATCH_ROWS // beam)
         )
@@ -162,17 +174,33 @@ class Predictor:
             for batch in batches
         ]
         answers = iter(in_order(batches, found))
-        return [next(answers) if is_spoken else [NOTHING] for is_spoken in spoken]
+        return [next(answers) if answer is None else [answer] for answer in known]
+
+    def _without_search(self, sources: Sequence[str], encoded: Ragged) -> list[Prediction | None]:
+        """The answers that are known before any search: to blank sources and to those that cannot be read."""
+        answers: list[Prediction | None] = [NOTHING if self.codec.is_blank(source) else None for source in sources]
+        for row in np.flatnonzero(symbol_lengths(encoded) > (self.source_limit or np.inf)):
+            answers[row] = answers[row] or UNREADABLE
+        return answers
 
     def score(self, pairs: Sequence[tuple[str, str]], features: Features | None = None) -> list[float]:
-        """Compute ln P(target | source) of each pair in nats, the end symbol included."""
+        """Compute ln P(target | source) of each pair in nats, the end symbol included.
+
+        It is -inf where either side is longer than the model can read or write.
+        """
         sources = self.encode([source for source, _ in pairs], features)
         targets = self.codec.encode_targets([target for _, target in pairs])
+        rows = np.flatnonzero(self.is_within(sources, targets))
         batches = evaluation_batches(
-            sources.lengths, targets.lengths, batch_tokens=BATCH_TOKENS, max_batch_size=BATCH_ROWS
+            sources.lengths[rows], targets.lengths[rows], batch_tokens=BATCH_TOKENS, max_batch_size=BATCH_ROWS
         )
-        found = [score(self.engine, [sources[i] for i in batch], [targets[i] for i in batch]) for batch in batches]
-        return [item.log_prob for item in in_order(batches, found)]
+        found = [
+            score(self.engine, [sources[i] for i in rows[batch]], [targets[i] for i in rows[batch]])
+            for batch in batches
+        ]
+        scores = np.full(len(pairs), -math.inf)
+        scores[rows] = [item.log_prob for item in in_order(batches, found)]
+        return [float(value) for value in scores]
 
     def evaluate(self, test: str | Path, *, beam: int | None = None) -> Report:
         """Predict a file of pairs and measure what comes out; see `Report`."""
@@ -206,7 +234,7 @@ class Predictor:
     def notes(self) -> InputNotes:
         """Start a collection for an input that is inspected in parts."""
         trained = None if self.data is None else self.data.longest_source
-        return InputNotes(self.codec, longest=trained or self.config.data.source.max_length)
+        return InputNotes(self.codec, longest=trained or self.config.data.source.max_length, limit=self.source_limit)
 
     def encode(self, sources: Sequence[str], features: Features | None = None) -> Ragged:
         """Ids of the sources, checked.
@@ -229,7 +257,14 @@ class Predictor:
     def max_lengths(self, rows: Sequence[Ids]) -> NDArray[np.int64]:
         """The greatest output length for each encoded source, end symbol included."""
         fixed = self.config.decoding.max_length
-        return np.array([fixed or 2 * _num_symbols(row) + 50 for row in rows], dtype=np.int64)
+        lengths = np.array([fixed or 2 * _num_symbols(row) + 50 for row in rows], dtype=np.int64)
+        return lengths if self.target_limit is None else np.minimum(lengths, self.target_limit)
+
+    def is_within(self, sources: Ragged, targets: Ragged) -> NDArray[np.bool_]:
+        """Which encoded pairs the model can read and write."""
+        is_readable = symbol_lengths(sources) <= (self.source_limit or np.inf)
+        within: NDArray[np.bool_] = is_readable & (targets.lengths <= (self.target_limit or np.inf))
+        return within
 
     def _search(self, sources: list[Ids], beam: int, num_best: int, *, need_attention: bool) -> list[list[Prediction]]:
         decoding, limits = self.config.decoding, self.max_lengths(sources)

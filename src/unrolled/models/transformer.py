@@ -156,10 +156,12 @@ class TransformerEncoder(Embedding):
         """Encode ids (B, S)."""
         steps = torch.arange(source.shape[1], device=source.device)
         positions = steps.expand_as(source)
-        marks = self.marks(steps)
-        if hasattr(self, "feature_type"):
+        if not hasattr(self, "feature_type"):
+            marks = self.marks(steps)
+        else:
             is_feature = source >= self.first_feature
-            positions = positions.masked_fill(is_feature, 0)
+            positions = positions.masked_fill(is_feature | ~source_mask, 0)
+            marks = self.marks(torch.minimum(steps, positions.max()))  # features and padding need no positions
             symbol_marks = torch.as_tensor(marks, dtype=self.feature_type.dtype, device=source.device)
             marks = torch.where(is_feature.unsqueeze(-1), self.feature_type, symbol_marks)
         x = dropout(self.embedding(source) + marks, self.settings.dropout, self.training)

@@ -50,7 +50,7 @@ class TransformerEncoder:
     ) -> tuple[Encoded, TransformerEncoderCache]:
         """Encode ids (B, S)."""
         is_feature = source >= self.first_feature
-        positions = np.where(is_feature, 0, np.arange(source.shape[1]))
+        positions = np.where(is_feature | ~source_mask, 0, np.arange(source.shape[1]))  # they need none
         x, entrance = self.ends.enter(source, positions, is_feature if self.has_features else None, rng)  # (1)
         caches = []
         for layer in self.layers:

@@ -51,6 +51,8 @@ class DevSet:
         Its `dev_metric`.
     device : torch.device
         Where the model lies.
+    max_length : int, optional
+        Most symbols that the model can write, end symbol included; none for any number.
 
     Notes
     -----
@@ -59,12 +61,20 @@ class DevSet:
     """
 
     def __init__(
-        self, examples: Examples, settings: config.Training, *, vocabulary_size: int, device: torch.device
+        self,
+        examples: Examples,
+        settings: config.Training,
+        *,
+        vocabulary_size: int,
+        device: torch.device,
+        max_length: int | None = None,
     ) -> None:
         self._examples = examples
         self._vocabulary_size = vocabulary_size
         self._metric = settings.dev_metric
         self._device = device
+        longest = int(examples.target.lengths.max()) + _SLACK
+        self._max_length = longest if max_length is None else min(longest, max_length)
         self._batches = evaluation_batches(
             examples.source.lengths, examples.target.lengths, batch_tokens=_BATCH_TOKENS, max_batch_size=_MAX_BATCH_SIZE
         )
@@ -113,14 +123,13 @@ class DevSet:
         engine = TorchEngine(model, vocabulary_size=self._vocabulary_size, device=self._device)
         rows = np.array(references.first)  # one a distinct source
         lengths = self._examples.source.lengths[rows]
-        limit = int(self._examples.target.lengths.max()) + _SLACK
         batches = evaluation_batches(lengths, batch_tokens=_BATCH_TOKENS, max_batch_size=_MAX_BATCH_SIZE)
         outputs = []
         for indices in batches:
             if should_stop():
                 return None
             sources = [self._examples.source[row].astype(np.int64) for row in rows[indices]]
-            found = greedy(engine, sources, max_length=limit)
+            found = greedy(engine, sources, max_length=self._max_length)
             outputs.append([_symbols(item.ids, unknown=str(UNK)) for item in found])
         errors = count_errors(in_order(batches, outputs), references)
         return errors.error_rate if self._metric == "error_rate" else errors.symbol_error_rate

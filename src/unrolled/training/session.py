@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from unrolled import models, parameters, presets
-from unrolled.config import Config
+from unrolled.config import Config, longest_sequence
 from unrolled.errors import ConfigError
 from unrolled.models.device import DeviceName, choose_device
 from unrolled.parameters import Parameter, Sizes
@@ -150,7 +150,13 @@ def _fit(
     settings = run.config.training
     dev = None
     if prepared.dev is not None:
-        dev = DevSet(prepared.dev, settings, vocabulary_size=len(prepared.codec.target), device=device)
+        dev = DevSet(
+            prepared.dev,
+            settings,
+            vocabulary_size=len(prepared.codec.target),
+            device=device,
+            max_length=longest_sequence(run.config.model.decoder),
+        )
     with ExitStack() as stack:
         logs: list[Listener] = [stack.enter_context(JsonLinesLog(run.log_path))]
         if TensorBoard.is_available():
