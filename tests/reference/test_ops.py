@@ -152,6 +152,13 @@ def test_a_row_that_may_see_nothing_weighs_nothing(dtype):
     np.testing.assert_array_equal(d_scores[0], 0.0)
 
 
+@pytest.mark.parametrize("shift", [-1e4, 1e4])
+def test_masked_softmax_does_not_depend_on_a_shift_of_the_scores(shift):
+    scores = np.array([[1.0, 2.0, 3.0]])
+    weights, _ = ops.masked_softmax_forward(scores + shift, np.array([True, True, False]))
+    np.testing.assert_allclose(weights, [[0.268941, 0.731059, 0.0]], atol=5e-7)
+
+
 def test_masked_softmax_gradient():
     rng = np.random.default_rng(0)
     allowed = rng.random((2, 3, 5)) < 0.6

@@ -117,6 +117,18 @@ def test_tiled_is_plain(seed, num_queries, past, block, is_causal, window, has_p
         np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
+def test_tiles_of_scores_in_the_thousands_neither_overflow_nor_lose_weight():
+    rng = np.random.default_rng(0)
+    query, keys, values = heads(rng)
+    query *= 3e3
+    expected, plain = attention_forward(query, keys, values, Visible().whole(n, S))
+    context, tiled = tiled_attention_forward(query, keys, values, Visible(), block=2)
+    np.testing.assert_allclose(context, expected, atol=1e-12)
+    pairs = zip(tiled_attention_backward(context, tiled), attention_backward(context, plain), strict=True)
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours, theirs, atol=1e-8)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_queries_that_see_nothing_stay_finite_in_every_precision(dtype):
     rng = np.random.default_rng(0)
