@@ -1,7 +1,7 @@
 """Files to pairs, pairs to symbols, symbols to batches; knows no framework.
 
-`read_pairs` is the only reader of data files, `Codec` the only place where text and ids meet, and `Batch` what a
-model is trained on.
+`read_pairs` and `read_parallel` are the only readers of data files, `Codec` the only place where text and ids meet, and
+`Batch` what a model is trained on.
 """
 
 from unrolled.text.batches import Batch, Examples, collate, shift, show_batch
@@ -9,7 +9,7 @@ from unrolled.text.codec import Codec
 from unrolled.text.columns import parse_input, split_features
 from unrolled.text.files import read_lines
 from unrolled.text.normal_form import normalise, recompose
-from unrolled.text.pairs import Pairs, read_pairs
+from unrolled.text.pairs import Pairs, read_pairs, read_parallel
 from unrolled.text.plans import evaluation_batches, in_order, padding_share, plan_batches
 from unrolled.text.preparation import Prepared, prepare
 from unrolled.text.ragged import Ragged, pad_rows
@@ -44,6 +44,7 @@ __all__ = [
     "prepare",
     "read_lines",
     "read_pairs",
+    "read_parallel",
     "recompose",
     "seen_sources",
     "shift",

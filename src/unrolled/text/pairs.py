@@ -1,4 +1,4 @@
-"""Pairs of a data file: the one reader.
+"""Pairs of a data file, or of two parallel ones: the one reader.
 
 A line of a TSV file is split at tabs and nowhere else; quotes are ordinary symbols. Texts are kept as written:
 normal forms and units are the codec's concern.
@@ -7,6 +7,7 @@ normal forms and units are the codec's concern.
 from __future__ import annotations
 
 import csv
+import hashlib
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -21,7 +22,7 @@ from unrolled.text.columns import Shape, shapes_of, split_features
 from unrolled.text.files import TextFile, read_text
 from unrolled.text.wording import counted, listed
 
-__all__ = ["Pairs", "read_pairs"]
+__all__ = ["Pairs", "read_pairs", "read_parallel"]
 
 COLUMN_WORDS = {"source", "target", "features", "src", "tgt", "trg", "input", "output", "x", "y", "text", "label"}
 FORM_WORDS = {"word", "words", "lemma", "form", "forms", "inflected", "tag", "tags", "feats", "sentence", "translation"}
@@ -108,6 +109,47 @@ def read_pairs(path: str | Path, data: Data, *, need_target: bool = True) -> Pai
     _check_columns(table, shape, file=text.file)
     notes = text.notes + (() if data.header else _header_notes(table, file=text.file))
     return _usable(_columns(table, shape, text), blank_lines, notes=notes)
+
+
+def read_parallel(source: str | Path, target: str | Path, data: Data) -> Pairs:
+    """Read two files whose lines with the same number are a pair.
+
+    Lines with a blank side are left out and noted, as in `read_pairs`; nothing is ever cut to the shorter file.
+
+    Parameters
+    ----------
+    source, target : path
+        As in `read_pairs`, but every line is one text, tabs included.
+    data : Data
+        Its encoding.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read, the numbers of lines differ, or no pair is left.
+    """
+    sources, targets = (read_text(path, encoding=data.encoding) for path in (source, target))
+    if len(sources.lines) != len(targets.lines):
+        counts = f"{counted(len(sources.lines), 'source line')}, {counted(len(targets.lines), 'target line')}"
+        raise DataError(f"{counts}; expected as many of both{_blank_hint(sources, targets)}", file=targets.file)
+    return _usable(
+        Pairs(
+            file=f"{sources.file} and {targets.file}",
+            lines=np.arange(1, len(sources.lines) + 1),
+            sources=sources.lines,
+            targets=targets.lines,
+            sha256=hashlib.sha256(f"{sources.sha256} {targets.sha256}".encode()).hexdigest(),
+        ),
+        [],
+        notes=sources.notes + targets.notes,
+    )
+
+
+def _blank_hint(sources: TextFile, targets: TextFile) -> str:
+    """Where a stray empty line may be: the first blank of the longer file."""
+    name, longer = max((("source", sources), ("target", targets)), key=lambda side: len(side[1].lines))
+    blank = next((number for number, line in enumerate(longer.lines, start=1) if not line.strip()), None)
+    return "" if blank is None else f"; {name} line {blank} is blank, see whether it belongs there"
 
 
 class Table(NamedTuple):
