@@ -33,8 +33,6 @@ class KeysValues(NamedTuple):
 
     def grown(self, later: KeysValues) -> KeysValues:
         """These, followed by later positions; both stay as they are."""
-        if self.keys.shape[2] == 0:
-            return later
         return KeysValues(*(np.concatenate(pair, axis=2) for pair in zip(self, later, strict=True)))
 
 
