@@ -289,6 +289,18 @@ def test_every_parameter_gets_a_gradient(model, batch):
         assert (parameter.grad != 0).any(), name
 
 
+def test_gradients_share_no_memory_and_add_up(model, batch):
+    """Clipping works in place, and accumulation is exact: two passes give twice the gradient of one."""
+    run(model, batch).logits.square().sum().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert len({gradient.data_ptr() for gradient in gradients.values()}) == len(gradients)
+    once = {name: gradient.clone() for name, gradient in gradients.items()}
+    run(model, batch).logits.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, 2 * once[name], rtol=1e-12, atol=1e-12)
+
+
 def leaves(tree):
     if tree is None:
         return []

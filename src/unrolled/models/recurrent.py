@@ -192,16 +192,23 @@ class Layer(nn.Module):
     def gates(self, inputs: Tensor | Tokens, ragged: Ragged | None) -> Tensor:
         """Input part of all gates of all steps, (D, T, B, G·H): one product, or a gather from a table of products."""
         weight = self.stacked("weight_ih")[..., : self.input_size].transpose(1, 2)  # (D, E, G·H)
-        bias = self.stacked("bias_ih")
-        if not self.has_inner_bias:
-            bias = bias + self.stacked("bias_hh")
-        bias = bias.unsqueeze(1)
+        bias = self._outer_bias().unsqueeze(1)
         if isinstance(inputs, Tokens):
             if len(inputs.table) <= inputs.ids.numel():
                 return _looked_up(inputs, weight, bias, ragged)
             inputs = inputs.embedded()
         x = _by_direction(inputs, len(bias), ragged)  # (D, T, B, E)
         return torch.baddbmm(bias, x.flatten(1, 2), weight).view(*x.shape[:3], -1)
+
+    def _outer_bias(self) -> Tensor:
+        """Biases outside of the recurrence, (D, G·H).
+
+        They are added before they are stacked: a sum of stacked views would hand both parameters one gradient in the
+        same memory, and whatever changes it in place would do so twice.
+        """
+        if self.has_inner_bias:
+            return self.stacked("bias_ih")
+        return torch.stack([cell.bias_ih + cell.bias_hh for cell in self.directions])
 
     def fed(self, vectors: Tensor) -> Tensor:
         """What vectors (B, X) that are fed beside the input add to the gates of a step, (D, 1, B, G·H)."""
