@@ -1,4 +1,4 @@
-"""A run's settings: frozen models, every default in this one place.
+"""A run's settings: frozen models, every default in this one room.
 
 `Config` is what a run folder stores and what every room reads. Settings are nested (`model.encoder.hidden_size`),
 unknown fields are refused, and unions are told apart by their `type`. Reading files, dotted overrides and the
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from unrolled.config.base import Count, Positive, Rate, Settings
 
 __all__ = [
     "Config",
@@ -29,21 +31,10 @@ __all__ = [
     "TransformerEncoder",
 ]
 
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 Cell = Literal["rnn", "lstm", "gru"]
 Score = Literal["dot", "scaled_dot", "general", "additive"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
 Column = Literal["source", "target", "features", "-"]
-
-
-class Settings(BaseModel):
-    """Base of all settings: frozen, and unknown fields are errors."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
