@@ -25,7 +25,7 @@ from unrolled import config, models
 from unrolled.commands.cmudict import read_cmudict
 from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import Batch, Codec, Examples, collate, plan_batches
-from unrolled.training import Stepper, matrix_mode, probe_matrix_mode
+from unrolled.training import PairObjective, Stepper, matrix_mode, probe_matrix_mode
 
 WIDTH = 256
 TRANSFORMER = {"d_model": 256, "d_ff": 1024, "num_layers": 4, "num_heads": 4, "dropout": 0.1}
@@ -108,8 +108,9 @@ def our_step(name: str, sizes: Sizes) -> Callable[[Batch], object]:
     """One optimiser step of ours."""
     settings = OURS[name]
     model = models.build(settings, sizes, initialise(inventory(settings, sizes), 0))
-    stepper = Stepper(model, config.Training(max_epochs=1), device=torch.device("cpu"))
-    return lambda batch: stepper.launch([batch], 1.0).read()
+    training = config.Training(max_epochs=1)
+    stepper = Stepper(model, PairObjective(training, device=torch.device("cpu")), training.optimizer)
+    return lambda batch: stepper.launch([batch], 1.0, step=1).read()
 
 
 def plain_step(name: str, sizes: Sizes) -> Callable[[Batch], object]:

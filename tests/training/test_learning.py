@@ -9,7 +9,7 @@ from unrolled.decoding import greedy
 from unrolled.models.engine import TorchEngine
 from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import Codec, Examples, collate, plan_batches
-from unrolled.training import Stepper, rate_factor
+from unrolled.training import PairObjective, Stepper, rate_factor
 
 STEPS = 350
 SMALL = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout": 0.0}
@@ -60,7 +60,7 @@ def test_it_learns(name, task):
     settings = config.Seq2Seq(encoder=MODELS[name][0], decoder=MODELS[name][1])
     model = models.build(settings, sizes, initialise(inventory(settings, sizes), 1))
     training = config.Training(max_steps=STEPS, label_smoothing=0.0, optimizer=config.Optimizer(learning_rate=5e-3))
-    stepper = Stepper(model, training, device=torch.device("cpu"))
+    stepper = Stepper(model, PairObjective(training, device=torch.device("cpu")), training.optimizer)
     schedule = config.Schedule(warmup_steps=40)
     lengths = examples.source.lengths, examples.target.lengths
     plan = [
@@ -69,7 +69,7 @@ def test_it_learns(name, task):
         for rows in plan_batches(*lengths, batch_tokens=9999, max_batch_size=64, seed=0, epoch=epoch)
     ]
     for step, rows in enumerate(plan[:STEPS], start=1):
-        stepper.launch([collate(examples, rows)], rate_factor(schedule, step, STEPS))
+        stepper.launch([collate(examples, rows)], rate_factor(schedule, step, STEPS), step=step)
 
     unseen = sorted(set(words(300, seed=1)) - set(sources))
     assert len(unseen) > 100

@@ -7,7 +7,7 @@ import torch
 
 from unrolled.errors import DivergenceError
 from unrolled.text import Examples, Ragged
-from unrolled.training import DevSet, Score, Trainer
+from unrolled.training import DevSet, Epochs, PairObjective, Score, Trainer
 from unrolled.training.events import Evaluated, StepSkipped, StepTaken, TrainingEnded, TrainingStarted, Warned
 
 CPU = torch.device("cpu")
@@ -32,9 +32,14 @@ class FakeDev:
         return value if isinstance(value, Score) else Score(loss=value, value=value, num_labels=1)
 
 
+def make_trainer(model, examples, settings, **options):
+    objective = PairObjective(settings, device=CPU)
+    return Trainer(model, Epochs(examples, settings), objective, settings, **options)
+
+
 def fit(model, examples, settings, **options):
     seen = Recorder()
-    outcome = Trainer(model, examples, settings, listeners=[seen], **options).fit()
+    outcome = make_trainer(model, examples, settings, listeners=[seen], **options).fit()
     return outcome, seen
 
 
@@ -72,8 +77,6 @@ def test_once_an_epoch_by_default(build, make_examples, settings):
 
 
 def test_each_example_once_an_epoch(make_examples, settings):
-    from unrolled.training.epochs import Epochs
-
     epochs = Epochs(make_examples(50), settings(accumulate=3, batch_tokens=60))
     orders = []
     for epoch in range(2):
@@ -138,7 +141,7 @@ def test_the_model_is_left_with_the_best_weights(build, make_examples, settings)
 
     model = build()
     rules = settings(max_steps=3, evaluate_every=1)
-    Trainer(model, make_examples(10), rules, dev=FakeDev(3.0, 1.0, 2.0), listeners=[keep]).fit()
+    make_trainer(model, make_examples(10), rules, dev=FakeDev(3.0, 1.0, 2.0), listeners=[keep]).fit()
     assert all(torch.equal(value, kept[2][name]) for name, value in final_weights(model).items())
     assert not torch.equal(kept[2]["decoder.output.weight"], kept[3]["decoder.output.weight"])
 
@@ -155,7 +158,7 @@ def test_an_average_is_taken_where_it_is_no_worse(build, make_examples, settings
     seen, model = [], build()
     rules = settings(max_steps=3, evaluate_every=1, average="last", average_count=2)
     dev = FakeDev(3.0, 1.0, 2.0, value)
-    outcome = Trainer(model, make_examples(10), rules, dev=dev, listeners=[keep]).fit()
+    outcome = make_trainer(model, make_examples(10), rules, dev=dev, listeners=[keep]).fit()
     mean = {name: (kept[2, "current"][name] + kept[3, "current"][name]) / 2 for name in final_weights(model)}
     expected = mean if is_taken else kept[2, "current"]
     for name, found in final_weights(model).items():
@@ -201,7 +204,7 @@ def test_a_few_in_a_row_are_a_divergence(build, make_examples, settings):
     model = poisoned(build(), set(range(3, 100)))
     seen = Recorder()
     with pytest.raises(DivergenceError, match=r"step 7: gradients not finite in 5 steps in a row, first in decoder"):
-        Trainer(model, make_examples(12), settings(max_steps=50), listeners=[seen]).fit()
+        make_trainer(model, make_examples(12), settings(max_steps=50), listeners=[seen]).fit()
     assert len(seen.of(StepSkipped)) == 5
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
@@ -316,10 +319,10 @@ def ticking(monkeypatch):
         now, launched = [0.0], []
         launch, score = Stepper.launch, FakeDev.score
 
-        def slow_launch(stepper, batches, factor):
+        def slow_launch(stepper, batches, factor, *, step):
             launched.append(1)
             now[0] += 0.1 if len(launched) <= steps_until_slower else 1.0
-            return launch(stepper, batches, factor)
+            return launch(stepper, batches, factor, step=step)
 
         def slow_score(dev, model, **options):
             now[0] += evaluation

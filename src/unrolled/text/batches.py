@@ -63,6 +63,11 @@ class Batch:
         """Labels that count, each row's `EOS` included."""
         return int((self.labels != PAD).sum())
 
+    @property
+    def num_tokens(self) -> int:
+        """Real symbols of both sides."""
+        return int(self.source_mask.sum()) + self.num_labels
+
 
 def collate(examples: Examples, indices: NDArray[Any]) -> Batch:
     """Put the examples with these indices into a batch."""

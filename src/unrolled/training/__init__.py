@@ -10,21 +10,27 @@ try:
 except ImportError as absent:
     raise MissingExtraError("torch", extra="train", purpose="training") from absent
 
-from unrolled.training.evaluation import DevSet, Score
+from unrolled.training.epochs import Epochs, Steps
+from unrolled.training.evaluation import Dev, DevSet, Score
 from unrolled.training.loop import Trainer
 from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode, probe_matrix_mode
-from unrolled.training.objective import cross_entropy_sum
+from unrolled.training.objective import Objective, PairObjective, cross_entropy_sum
 from unrolled.training.outcome import Outcome
 from unrolled.training.schedule import rate_factor
 from unrolled.training.session import train
 from unrolled.training.stepper import Stepper
 
 __all__ = [
+    "Dev",
     "DevSet",
+    "Epochs",
     "MatrixMode",
+    "Objective",
     "Outcome",
+    "PairObjective",
     "Score",
     "Stepper",
+    "Steps",
     "Trainer",
     "cross_entropy_sum",
     "current_matrix_mode",

@@ -89,6 +89,7 @@ class Checkpoints:
             check_tensors(stored, shapes, where=self._run.path / f"state of step {state.step}")
         stepper.load_weights(weights)
         stepper.load_moments(_part(training, "moments"))
+        stepper.objective.load_state(_part(training, "objective"))
         set_random_state(_part(training, "random"), device)
         try:
             selection = Selection.from_json(settings, state.values["selection"], _snapshots(state))
@@ -105,8 +106,8 @@ class Checkpoints:
 
 
 def _training_arrays(stepper: Stepper, device: torch.device) -> dict[str, Any]:
-    moments = {f"moments/{name}": array for name, array in stepper.moments().items()}
-    return moments | {f"random/{name}": array for name, array in random_state(device).items()}
+    parts = {"moments": stepper.moments(), "random": random_state(device), "objective": stepper.objective.state()}
+    return {f"{kind}/{name}": array for kind, arrays in parts.items() for name, array in arrays.items()}
 
 
 def _part(arrays: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
 from unrolled import config
 from unrolled.text import Batch, Examples, collate, plan_batches
+from unrolled.training.objective import MicroBatch
 
-__all__ = ["Epochs"]
+__all__ = ["Epochs", "Steps"]
+
+
+class Steps(Protocol):
+    """Micro-batches of each step, a function of the data and the settings alone; steps and epochs count from 1."""
+
+    @property
+    def num_examples(self) -> int:
+        """Pairs, or whatever the data is counted in."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which everything is seen once."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean number of real symbols of a step."""
+
+    def epoch_of(self, step: int) -> int:
+        """Epoch of a step; 1 for step 0."""
+
+    def batches_of(self, step: int) -> Sequence[MicroBatch]:
+        """Micro-batches of a step."""
 
 
 class Epochs:
@@ -26,7 +52,17 @@ class Epochs:
         self._settings = settings
         self._epoch = 0
         self._plan = self._plan_of(0)
-        self.steps_per_epoch = -(-len(self._plan) // settings.accumulate)
+        self._steps_per_epoch = -(-len(self._plan) // settings.accumulate)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every example is seen once."""
+        return self._steps_per_epoch
+
+    @property
+    def num_examples(self) -> int:
+        """Pairs that are trained on."""
+        return len(self._examples)
 
     @property
     def tokens_per_step(self) -> float:

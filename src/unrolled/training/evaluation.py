@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from unrolled.text import EOS, UNK, Examples, collate, evaluation_batches, in_or
 from unrolled.training.device import on_device
 from unrolled.training.objective import cross_entropy_sum
 
-__all__ = ["DevSet", "Score"]
+__all__ = ["Dev", "DevSet", "Score"]
 
 _BATCH_TOKENS = 1 << 14
 _MAX_BATCH_SIZE = 1024
@@ -36,6 +36,13 @@ class Score:
     value: float | None
     """Of the metric that chooses; lower is better."""
     num_labels: int
+
+
+class Dev(Protocol):
+    """Held-out data that chooses the best weights and stops early."""
+
+    def score(self, model: nn.Module, *, should_stop: Callable[[], bool] = lambda: False) -> Score | None:
+        """Score a model in evaluation mode; none if `should_stop` said so meanwhile."""
 
 
 class DevSet:

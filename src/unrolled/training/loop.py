@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unrolled import config
-from unrolled.text import Examples
 from unrolled.training.budget import Budget, Pace
 from unrolled.training.checkpoints import Checkpoints, Progress
 from unrolled.training.clock import Clock
 from unrolled.training.device import seeded
-from unrolled.training.epochs import Epochs
-from unrolled.training.evaluation import DevSet, Score
+from unrolled.training.epochs import Steps
+from unrolled.training.evaluation import Dev, Score
 from unrolled.training.events import (
     CheckpointSaved,
     Evaluated,
@@ -33,8 +32,9 @@ from unrolled.training.events import (
 )
 from unrolled.training.interrupts import Interrupt, catch_interrupts
 from unrolled.training.matrix_products import current_matrix_mode
+from unrolled.training.objective import Objective
 from unrolled.training.outcome import Outcome
-from unrolled.training.reporter import Reporter, count_tokens
+from unrolled.training.reporter import Reporter
 from unrolled.training.schedule import rate_factor
 from unrolled.training.selection import Candidate, Selection
 from unrolled.training.stepper import Stepper
@@ -52,13 +52,15 @@ class Trainer:
     ----------
     model : nn.Module
         Keeps the decoder contract; lies on `device`.
-    examples : Examples
-        Training pairs.
+    steps : Steps
+        What each step is made of.
+    objective : Objective
+        The loss of a batch.
     settings : config.Training
-    dev : DevSet, optional
+    dev : Dev, optional
         Without it the last weights are the result.
     lines : int array (N,), optional
-        Line of the training file of each row of the `Pairs`; for messages.
+        Line of the training file of each row of the data; for messages.
     checkpoints : Checkpoints, optional
         Without them nothing is saved.
     listeners : sequence of callables
@@ -75,10 +77,11 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        examples: Examples,
+        steps: Steps,
+        objective: Objective[Any],
         settings: config.Training,
         *,
-        dev: DevSet | None = None,
+        dev: Dev | None = None,
         lines: NDArray[Any] | None = None,
         checkpoints: Checkpoints | None = None,
         listeners: Sequence[Listener] = (),
@@ -91,12 +94,11 @@ class Trainer:
         self._checkpoints = checkpoints
         self._listeners = listeners
         self._device = device or torch.device("cpu")
-        self._num_pairs = len(examples)
-        self._epochs = Epochs(examples, settings)
-        self._stepper = Stepper(model, settings, device=self._device)
+        self._steps = steps
+        self._stepper = Stepper(model, objective, settings.optimizer)
         self._selection = Selection(settings)
         self._progress = Progress(
-            total_steps=self._limit(), steps_per_evaluation=settings.evaluate_every or self._epochs.steps_per_epoch
+            total_steps=self._limit(), steps_per_evaluation=settings.evaluate_every or self._steps.steps_per_epoch
         )
         self._reporter = Reporter(self._emit, self._progress, lines)
         self._budget = None if settings.minutes is None else Budget(60.0 * settings.minutes)
@@ -191,11 +193,11 @@ class Trainer:
     def _step(self) -> None:
         self._progress.step += 1
         step = self._progress.step
-        batches = self._epochs.batches_of(step)
-        num_tokens = count_tokens(batches)
+        batches = self._steps.batches_of(step)
+        num_tokens = sum(batch.num_tokens for batch in batches)
         if any(batch.num_labels for batch in batches):
             factor = rate_factor(self._settings.schedule, step, self._progress.total_steps)
-            launched = self._stepper.launch(batches, factor)
+            launched = self._stepper.launch(batches, factor, step=step)
             num_labels = sum(batch.num_labels for batch in batches)
             self._reporter.add(launched, batches, self._step_taken(factor, num_labels, num_tokens))
         else:
@@ -208,7 +210,7 @@ class Trainer:
         return StepTaken(
             self._progress.step,
             total_steps=self._progress.total_steps,
-            epoch=self._epochs.epoch_of(self._progress.step),
+            epoch=self._steps.epoch_of(self._progress.step),
             loss=math.nan,
             gradient_norm=math.nan,
             learning_rate=self._stepper.learning_rate(factor),
@@ -230,7 +232,7 @@ class Trainer:
     def _limit(self) -> int | None:
         """The least of the limits in steps; none if time alone is limited."""
         epochs, steps = self._settings.max_epochs, self._settings.max_steps
-        limits = [steps, None if epochs is None else epochs * self._epochs.steps_per_epoch]
+        limits = [steps, None if epochs is None else epochs * self._steps.steps_per_epoch]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _plan(self, budget: Budget, num_tokens: int) -> None:
@@ -244,15 +246,15 @@ class Trainer:
         if self._interrupt:
             return
         pace = Pace(seconds_per_token=per_token, seconds_per_evaluation=self._clock.seconds - start)
-        per_step = per_token * self._epochs.tokens_per_step
+        per_step = per_token * self._steps.tokens_per_step
         progress = self._progress
         if self._settings.evaluate_every is None:
-            share = pace.seconds_per_evaluation / (_EVALUATION_SHARE * per_step * self._epochs.steps_per_epoch)
-            progress.steps_per_evaluation = max(1, math.ceil(share)) * self._epochs.steps_per_epoch
+            share = pace.seconds_per_evaluation / (_EVALUATION_SHARE * per_step * self._steps.steps_per_epoch)
+            progress.steps_per_evaluation = max(1, math.ceil(share)) * self._steps.steps_per_epoch
         fitting = progress.step + budget.steps_that_fit(
             pace,
             seconds=self._clock.seconds,
-            tokens_per_step=self._epochs.tokens_per_step,
+            tokens_per_step=self._steps.tokens_per_step,
             steps_per_evaluation=progress.steps_per_evaluation,
         )
         progress.total_steps = min(fitting, progress.total_steps or fitting)
@@ -286,7 +288,7 @@ class Trainer:
     def _evaluated(self, score: Score, *, is_best: bool, seconds: float, is_average: bool = False) -> Evaluated:
         return Evaluated(
             self._progress.step,
-            epoch=self._epochs.epoch_of(self._progress.step),
+            epoch=self._steps.epoch_of(self._progress.step),
             loss=score.loss,
             metric=self._settings.dev_metric,
             value=score.value,
@@ -342,9 +344,9 @@ class Trainer:
         return TrainingStarted(
             self._progress.step,
             total_steps=self._progress.total_steps,
-            steps_per_epoch=self._epochs.steps_per_epoch,
+            steps_per_epoch=self._steps.steps_per_epoch,
             num_parameters=sum(parameter.numel() for parameter in self._model.parameters()),
-            num_pairs=self._num_pairs,
+            num_pairs=self._steps.num_examples,
             device=str(self._device),
             threads=torch.get_num_threads(),
             matrix_mode=current_matrix_mode(),

@@ -1,14 +1,85 @@
-"""The training objective: cross entropy summed over labels, to be divided once by the labels of a whole step."""
+"""What training makes small: a sum over labels, to be divided once by the labels of a whole step."""
 
 from __future__ import annotations
 
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from unrolled.text import PAD
+from unrolled import config
+from unrolled.models.contract import SequenceModel
+from unrolled.text import PAD, Batch
+from unrolled.training.device import on_device
 
-__all__ = ["cross_entropy_sum"]
+__all__ = ["MicroBatch", "Objective", "PairObjective", "cross_entropy_sum"]
+
+
+class MicroBatch(Protocol):
+    """What the loop knows of a batch, whatever it holds."""
+
+    @property
+    def num_labels(self) -> int:
+        """Labels that count; the gradient of a step is divided by their number."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Real symbols that the model reads or predicts."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Where each row stands in the data, for messages."""
+
+
+AnyBatch = TypeVar("AnyBatch", bound=MicroBatch, contravariant=True)
+
+
+class Objective(Protocol[AnyBatch]):
+    """What a model is trained to make small; it also decides what the decoder is fed."""
+
+    def loss_sum(self, model: SequenceModel, batch: AnyBatch, *, step: int) -> Tensor:
+        """Loss in nats summed over the labels of a batch, with a graph; `step` counts from 1."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What is carried from one step to the next, for exact resume."""
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Put back what `state` gave."""
+
+
+class PairObjective:
+    """Cross entropy of targets given their sources, the decoder fed the true prefix (teacher forcing).
+
+    Parameters
+    ----------
+    settings : config.Training
+        Its label smoothing and precision.
+    device : torch.device
+        Where the model lies.
+    """
+
+    def __init__(self, settings: config.Training, *, device: torch.device) -> None:
+        self._settings = settings
+        self._device = device
+
+    def loss_sum(self, model: SequenceModel, batch: Batch, *, step: int) -> Tensor:
+        """Loss in nats summed over the labels of a batch."""
+        del step
+        source, source_mask, inputs, labels = on_device(batch, self._device)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"):
+            memory = model.encode(source, source_mask)
+            logits = model.decode(inputs, memory, model.initial_state(memory, len(source))).logits  # (B, T, V)
+        return cross_entropy_sum(logits, labels, label_smoothing=self._settings.label_smoothing)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Nothing is carried from one step to the next."""
+        return {}
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Nothing to put back."""
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:

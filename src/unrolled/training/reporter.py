@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unrolled.errors import DivergenceError
-from unrolled.text import Batch
 from unrolled.training.checkpoints import Progress
 from unrolled.training.events import Event, StepSkipped, StepTaken
+from unrolled.training.objective import MicroBatch
 from unrolled.training.stepper import Launched
 
-__all__ = ["Reporter", "count_tokens"]
+__all__ = ["Reporter"]
 
 _MOST_SKIPPED = 5
 
@@ -25,7 +25,7 @@ class _Pending:
     """A step whose numbers were not read yet: everything of its event but these."""
 
     launched: Launched
-    batches: Sequence[Batch]
+    batches: Sequence[MicroBatch]
     event: StepTaken
 
 
@@ -49,7 +49,7 @@ class Reporter:
         self._pending: _Pending | None = None
         self._named: set[int] = set()
 
-    def add(self, launched: Launched, batches: Sequence[Batch], event: StepTaken) -> None:
+    def add(self, launched: Launched, batches: Sequence[MicroBatch], event: StepTaken) -> None:
         """Take in a launched step, then report the one before it.
 
         Raises
@@ -73,7 +73,7 @@ class Reporter:
         if before is not None:
             self._report(before)
 
-    def skip_without_label(self, step: int, batches: Sequence[Batch]) -> None:
+    def skip_without_label(self, step: int, batches: Sequence[MicroBatch]) -> None:
         """Report a step that has nothing to learn from; its lines are named once."""
         self.flush()
         self._progress.num_skipped += 1
@@ -110,12 +110,7 @@ class Reporter:
             total=self._progress.num_skipped,
         )
 
-    def _lines_of(self, batches: Sequence[Batch]) -> list[int]:
+    def _lines_of(self, batches: Sequence[MicroBatch]) -> list[int]:
         rows = np.concatenate([batch.rows for batch in batches])
         found: list[int] = sorted((rows if self._lines is None else self._lines[rows]).tolist())
         return found
-
-
-def count_tokens(batches: Sequence[Batch]) -> int:
-    """Real symbols of some batches, both sides."""
-    return sum(int(batch.source_mask.sum()) + batch.num_labels for batch in batches)

@@ -20,11 +20,13 @@ from unrolled.runs import DataDigest, FileDigest, Run, check_free
 from unrolled.text import Codec, Prepared, prepare
 from unrolled.training.checkpoints import Checkpoints
 from unrolled.training.environment import current_environment, differences
+from unrolled.training.epochs import Epochs
 from unrolled.training.evaluation import DevSet
 from unrolled.training.events import DataPrepared, Listener, Warned
 from unrolled.training.listeners import JsonLinesLog, TensorBoard
 from unrolled.training.loop import Trainer
 from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode
+from unrolled.training.objective import PairObjective
 from unrolled.training.outcome import Outcome
 
 __all__ = ["train"]
@@ -163,7 +165,8 @@ def _fit(
             logs.append(stack.enter_context(TensorBoard(run.path / "tensorboard")))
         trainer = Trainer(
             model,
-            prepared.train,
+            Epochs(prepared.train, settings),
+            PairObjective(settings, device=device),
             settings,
             dev=dev,
             lines=prepared.train_pairs.lines,

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from unrolled import config
 from unrolled.models.contract import SequenceModel
-from unrolled.text import Batch
 from unrolled.training.adamw import AdamW
-from unrolled.training.device import on_device, to_host
-from unrolled.training.objective import cross_entropy_sum
+from unrolled.training.device import to_host
+from unrolled.training.objective import MicroBatch, Objective
 
 __all__ = ["Launched", "StepNumbers", "Stepper"]
 
@@ -55,10 +54,9 @@ class Stepper:
     ----------
     model : nn.Module
         Keeps the decoder contract.
-    settings : config.Training
-        Its optimiser, label smoothing and precision.
-    device : torch.device
-        Where the model lies.
+    objective : Objective
+        Gives the loss of a batch.
+    settings : config.Optimizer
 
     Notes
     -----
@@ -67,44 +65,41 @@ class Stepper:
     counts stay bit-identical, and the host need not wait.
     """
 
-    def __init__(self, model: nn.Module, settings: config.Training, *, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, objective: Objective[Any], settings: config.Optimizer) -> None:
         self.model = model
+        self.objective = objective
         self._contract: SequenceModel = model  # type: ignore[assignment]
         self._settings = settings
-        self._device = device
         self._named = dict(model.named_parameters())
-        self._optimizer = AdamW(self._named, settings.optimizer)
+        self._optimizer = AdamW(self._named, settings)
 
-    def launch(self, batches: Sequence[Batch], rate_factor: float) -> Launched:
+    def launch(self, batches: Sequence[MicroBatch], rate_factor: float, *, step: int) -> Launched:
         """Take one step over some micro-batches, without waiting for it.
 
         Parameters
         ----------
-        batches : sequence of Batch
+        batches : sequence of MicroBatch
             At least one of them has a label.
         rate_factor : float
             Learning rate of this step over the base rate.
+        step : int
+            Counted from 1.
         """
         if not self.model.training:
             self.model.train()
         for parameter in self._named.values():
             parameter.grad = None
         num_labels = sum(batch.num_labels for batch in batches)
-        parts = [self._accumulate(batch, num_labels) for batch in batches if batch.num_labels]
+        parts = [self._accumulate(batch, num_labels, step) for batch in batches if batch.num_labels]
         return self._apply(torch.stack(parts).sum(), rate_factor)
 
     def learning_rate(self, rate_factor: float) -> float:
         """Of a step with this factor."""
-        return self._settings.optimizer.learning_rate * rate_factor
+        return self._settings.learning_rate * rate_factor
 
-    def _accumulate(self, batch: Batch, num_labels: int) -> Tensor:
+    def _accumulate(self, batch: MicroBatch, num_labels: int, step: int) -> Tensor:
         """Add the gradient of a micro-batch's share of the mean loss; the share itself."""
-        source, source_mask, inputs, labels = on_device(batch, self._device)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"):
-            memory = self._contract.encode(source, source_mask)
-            state = self._contract.initial_state(memory, len(source))
-            logits = self._contract.decode(inputs, memory, state).logits  # (B, T, V)
-        loss = cross_entropy_sum(logits, labels, label_smoothing=self._settings.label_smoothing) / num_labels
+        loss = self.objective.loss_sum(self._contract, batch, step=step) / num_labels
         loss.backward()
         return loss.detach()
 
@@ -112,7 +107,7 @@ class Stepper:
         gradients = {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
         norms = torch.stack(torch._foreach_norm([*gradients.values()]))  # (P,)
         total = torch.linalg.vector_norm(norms)
-        torch._foreach_mul_([*gradients.values()], (self._settings.optimizer.clip_norm / total).clamp(max=1.0))
+        torch._foreach_mul_([*gradients.values()], (self._settings.clip_norm / total).clamp(max=1.0))
         is_broken = (~torch.isfinite(total)).to(total.dtype)
         self._optimizer.step(gradients, self.learning_rate(rate_factor), skip=is_broken)
         return Launched(list(gradients), torch.cat([torch.stack([loss, total]), norms]))
