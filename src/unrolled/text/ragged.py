@@ -55,6 +55,12 @@ class Ragged:
         row = range(len(self))[row]
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
+    def take(self, rows: IntArray) -> Ragged:
+        """These rows, in their order; repeats are allowed."""
+        result = self.from_lengths(np.empty(0, dtype=np.int32), self.lengths[rows])
+        shift = np.repeat(self.offsets[rows] - result.offsets[:-1], result.lengths)
+        return Ragged(self.values[shift + np.arange(shift.size)], result.offsets)
+
     def pad(self, rows: IntArray, *, fill: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Rows side by side, filled on the right: ids (B, T) and a mask (B, T), True for real symbols."""
         lengths = self.lengths[rows]

@@ -17,7 +17,7 @@ from unrolled.errors import DataError
 from unrolled.text.ragged import Ragged
 from unrolled.text.vocabulary import UNK, Vocabulary
 
-__all__ = ["UNITS", "Units"]
+__all__ = ["UNITS", "Units", "chunks", "utf8"]
 
 CHUNK = 1 << 16
 """Texts that are encoded at once: large enough for speed, small enough for memory."""
@@ -68,7 +68,7 @@ class Characters:
     def count(self, texts: Sequence[str]) -> dict[str, int]:
         """How often each code point occurs."""
         counts: Counter[str] = Counter()
-        for chunk in _chunks(texts):
+        for chunk in chunks(texts):
             by_code = np.bincount(_code_points(chunk))
             counts.update({chr(code): int(by_code[code]) for code in np.flatnonzero(by_code)})
         return counts
@@ -76,7 +76,7 @@ class Characters:
     def encode(self, texts: Sequence[str], vocabulary: Vocabulary) -> Ragged:
         """Ids of each text."""
         table = vocabulary.ids_by_code_point
-        ids = [table[np.minimum(_code_points(chunk), table.size - 1)] for chunk in _chunks(texts)]
+        ids = [table[np.minimum(_code_points(chunk), table.size - 1)] for chunk in chunks(texts)]
         return Ragged.from_lengths(_joined(ids), self.lengths(texts))
 
 
@@ -111,7 +111,7 @@ class Tokens:
         """Ids of each text."""
         known = vocabulary.ids
         ids, lengths = [], []
-        for chunk in _chunks(texts):
+        for chunk in chunks(texts):
             rows = list(map(self.cut, chunk))
             lengths.append(np.fromiter(map(len, rows), np.int64, len(rows)))
             ids.append(np.fromiter((known.get(symbol, UNK) for symbol in chain.from_iterable(rows)), np.int32))
@@ -130,7 +130,7 @@ class Bytes:
 
     def cut(self, text: str) -> list[str]:
         """Symbols of a text."""
-        return [self.names[byte] for byte in _utf8(text)]
+        return [self.names[byte] for byte in utf8(text)]
 
     def join(self, symbols: Iterable[str]) -> str:
         """The text of symbols."""
@@ -139,23 +139,23 @@ class Bytes:
 
     def head(self, text: str, num_symbols: int) -> str:
         """The beginning of a text."""
-        return _utf8(text)[:num_symbols].decode(errors="ignore")
+        return utf8(text)[:num_symbols].decode(errors="ignore")
 
     def lengths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Bytes of each text."""
-        return np.fromiter((len(_utf8(text)) for text in texts), np.int64, len(texts))
+        return np.fromiter((len(utf8(text)) for text in texts), np.int64, len(texts))
 
     def count(self, texts: Sequence[str]) -> dict[str, int]:
         """How often each byte occurs, and 0 for those that do not."""
         counts = np.zeros(256, dtype=np.int64)
-        for chunk in _chunks(texts):
+        for chunk in chunks(texts):
             counts += np.bincount(_byte_values(chunk), minlength=256)
         return dict(zip(self.names, counts.tolist(), strict=True))
 
     def encode(self, texts: Sequence[str], vocabulary: Vocabulary) -> Ragged:
         """Ids of each text."""
         table = np.array([vocabulary.ids.get(name, UNK) for name in self.names], dtype=np.int32)
-        ids = [table[_byte_values(chunk)] for chunk in _chunks(texts)]
+        ids = [table[_byte_values(chunk)] for chunk in chunks(texts)]
         return Ragged.from_lengths(_joined(ids), self.lengths(texts))
 
 
@@ -166,7 +166,8 @@ UNITS: dict[Literal["character", "space", "byte"], Units] = {
 }
 
 
-def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+def chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Parts of many texts, in their order, each small enough for arrays of its symbols."""
     return (texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK))
 
 
@@ -179,10 +180,11 @@ def _code_points(texts: Sequence[str]) -> NDArray[np.uint32]:
 
 
 def _byte_values(texts: Sequence[str]) -> NDArray[np.uint8]:
-    return np.frombuffer(_utf8("".join(texts)), dtype=np.uint8)
+    return np.frombuffer(utf8("".join(texts)), dtype=np.uint8)
 
 
-def _utf8(text: str) -> bytes:
+def utf8(text: str) -> bytes:
+    """Bytes of a text; `DataError` if it holds half of a surrogate pair."""
     return _encoded(text, "utf-8")
 
 
