@@ -11,10 +11,10 @@ from unrolled.commands.app import app
 
 FLAGS = {
     "train": "--dev --columns --preset --config --out --from --resume --device --seed --minutes --dry-run",
-    "predict": "--with --out --beam --nbest --jsonl --attention",
-    "evaluate": "--with --beam --predictions --json",
+    "predict": "--with --out --beam --nbest --jsonl --engine --attention",
+    "evaluate": "--with --beam --engine --predictions --json",
     "compare": "",
-    "score": "",
+    "score": "--engine",
     "presets": "",
     "demo": "",
 }
@@ -34,6 +34,16 @@ def test_the_flags_are_these_and_no_others():
 
 def _flags(command):
     return {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
+
+
+@pytest.mark.parametrize(("name", "file"), [("predict", "-"), ("score", "words.tsv"), ("evaluate", "words.tsv")])
+def test_the_engine_is_a_choice(command, run, workplace, monkeypatch, name, file):
+    arguments = [name, run, file if file == "-" else workplace / file]
+    assert command(*arguments, "--engine", "numpy", input="abc\n").exit_code == 0
+    monkeypatch.setattr("unrolled.inference.engines.find_spec", lambda _: None)
+    assert command(*arguments, input="abc\n").exit_code == 0  # auto: what is there
+    refused = command(*arguments, "--engine", "torch", input="abc\n")
+    assert (refused.exit_code, refused.stderr.partition(" needs ")[0]) == (2, "unrolled: the torch engine")
 
 
 def test_version(command):

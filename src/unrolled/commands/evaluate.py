@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from unrolled.commands.options import Engine, EngineOption
 from unrolled.commands.reporting import note
 from unrolled.commands.streams import Output
 
@@ -19,6 +20,7 @@ def evaluate(
         list[Path] | None, typer.Option("--with", metavar="RUN", help="Another run of an ensemble; may be repeated.")
     ] = None,
     beam: Annotated[int | None, typer.Option("--beam", min=1, help="Items kept at each step; 1 is greedy.")] = None,
+    engine: EngineOption = Engine.AUTO,
     predictions: Annotated[
         Path | None, typer.Option("--predictions", metavar="FILE", help="Write the predictions, one for each line.")
     ] = None,
@@ -31,7 +33,7 @@ def evaluate(
     from unrolled.inference import load
 
     with Output(predictions) as output:
-        report = load([run, *(members or [])]).evaluate(test, beam=beam)
+        report = load([run, *(members or [])], engine=engine.value).evaluate(test, beam=beam)
         if predictions is not None:
             output.write(list(report.predictions))
     for message in report.notes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from unrolled.commands.options import Engine, EngineOption
 from unrolled.commands.reporting import note
 from unrolled.commands.streams import Output, arriving_lines, blocks_of_lines, standard_input
 
@@ -33,6 +34,7 @@ def predict(
         typer.Option("--nbest", min=1, metavar="N", help="N best outputs as TSV: line rank prediction log_prob score."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--jsonl", help="One JSON object an output.")] = False,
+    engine: EngineOption = Engine.AUTO,
     attention: Annotated[
         Path | None, typer.Option("--attention", metavar="DIR", help="Save a picture of each line's attention.")
     ] = None,
@@ -48,7 +50,7 @@ def predict(
         from unrolled import figures  # noqa: F401  # an absent library is told before any work is done
 
         attention.mkdir(parents=True, exist_ok=True)
-    model = load([run, *(members or [])])
+    model = load([run, *(members or [])], engine=engine.value)
     notes = model.notes()
     form = _json_line if as_json else _tsv_line if num_best else _text_line
     with Output(out) as output:

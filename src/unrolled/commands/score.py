@@ -7,18 +7,20 @@ from typing import Annotated
 
 import typer
 
+from unrolled.commands.options import Engine, EngineOption
 from unrolled.commands.reporting import note
 
 
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
     pairs: Annotated[Path, typer.Argument(metavar="PAIRS.tsv", help="Pairs to score.", show_default=False)],
+    engine: EngineOption = Engine.AUTO,
 ) -> None:
     """Print ln P(target | source) of each pair in nats, end symbol included, as TSV: line log_prob source target."""
     from unrolled.inference import load
     from unrolled.text import read_pairs
 
-    model = load(run)
+    model = load(run, engine=engine.value)
     given = read_pairs(pairs, model.config.data)
     targets = given.targets or []
     notes = model.inspect(given.sources, given.features, lines=given.lines.tolist())

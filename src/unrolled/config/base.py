@@ -16,6 +16,4 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 class Settings(BaseModel):
     """Base of all settings: frozen, and unknown fields are errors."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
