@@ -12,14 +12,17 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from unrolled.errors import ConfigError, DataError
 
-__all__ = ["TextFile", "read_lines", "read_text"]
+__all__ = ["TextFile", "read_blocks", "read_lines", "read_text"]
 
+BLOCK = 1 << 22
+"""Bytes of a large file that are decoded at once."""
 GZIP_MAGIC = b"\x1f\x8b"
 WIDE_MARKS = {  # the longer mark first: UTF-32-LE begins with UTF-16-LE's
     codecs.BOM_UTF32_LE: "utf-32",
@@ -79,21 +82,77 @@ def read_text(path: str | Path, *, encoding: str = "utf-8") -> TextFile:
 
 
 def _read_bytes(file: str) -> bytes:
-    try:
+    with _telling(file):
         return Path(file).read_bytes()
+
+
+@contextmanager
+def _telling(file: str) -> Iterator[None]:
+    """Say in our words why a file cannot be read."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataError("no such file", file=file) from None
     except IsADirectoryError:
         raise DataError("is a directory; expected a text file", file=file) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"broken gzip file ({error}); make it again or unpack it", file=file) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise DataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=file) from None
 
 
 def _decompress(stored: bytes, file: str) -> bytes:
-    try:
+    with _telling(file):
         return gzip.decompress(stored)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"broken gzip file ({error}); make it again or unpack it", file=file) from None
+
+
+def read_blocks(path: str | Path, *, encoding: str = "utf-8", size: int = BLOCK) -> Iterator[str]:
+    """Yield a text file, plain or gzip, in blocks of about `size` bytes that end with a line, or else with a word.
+
+    The rules are those of `read_text`, but line ends stay as they are. A part without any space is one block.
+
+    Raises
+    ------
+    DataError, ConfigError
+        As for `read_text`; blocks before the fault have been yielded.
+    """
+    file = str(path)
+    if not _is_lf_a_byte(encoding):
+        stored = _read_bytes(file)
+        yield decode(_decompress(stored, file) if stored.startswith(GZIP_MAGIC) else stored, encoding, file=file)
+        return
+    line, column, offset, rest = 1, 1, 0, b""
+    with _opened(file) as stream:
+        while block := _next_block(stream, size, file):
+            data = rest + block
+            cut = data.rfind(b"\n") + 1 or data.rfind(b" ") + 1
+            if cut:
+                text = decode(data[:cut], encoding, file=file, line=line, column=column, offset=offset)
+                yield text
+                line, offset = line + text.count("\n"), offset + cut
+                column = len(text) - text.rfind("\n") if "\n" in text else column + len(text)
+            rest = data[cut:]
+    if rest:
+        yield decode(rest, encoding, file=file, line=line, column=column, offset=offset)
+
+
+def _is_lf_a_byte(encoding: str) -> bool:
+    try:
+        return "\n".encode(encoding) == b"\n"
+    except LookupError:  # told where the first bytes are decoded
+        return False
+
+
+def _opened(file: str) -> BinaryIO:
+    with _telling(file):
+        with Path(file).open("rb") as stream:
+            is_gzip = stream.read(2) == GZIP_MAGIC
+        return cast(BinaryIO, gzip.open(file)) if is_gzip else Path(file).open("rb")
+
+
+def _next_block(stream: BinaryIO, size: int, file: str) -> bytes:
+    with _telling(file):
+        return stream.read(size)
 
 
 def _split_lines(text: str, file: str) -> tuple[list[str], int]:
@@ -108,20 +167,20 @@ def _split_lines(text: str, file: str) -> tuple[list[str], int]:
     return lines, num_carriage_returns
 
 
-def decode(data: bytes, encoding: str, *, file: str, line: int = 1, offset: int = 0) -> str:
-    """Decode `data`, which starts at `line` and byte `offset` of `file`; drop a byte order mark at byte 0."""
+def decode(data: bytes, encoding: str, *, file: str, line: int = 1, column: int = 1, offset: int = 0) -> str:
+    """Decode `data`, which starts at `line`, `column` and byte `offset` of `file`; drop a byte order mark at byte 0."""
     if offset == 0:
         _refuse_wide(data, encoding, file)
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise _undecodable(data, error, encoding, file=file, line=line, offset=offset) from None
+        raise _undecodable(data, error, encoding, file=file, line=line, column=column, offset=offset) from None
     except LookupError:
         raise ConfigError(f"data.encoding: {encoding!r} is not a text encoding; for example utf-8, cp1252") from None
     except UnicodeError as error:  # UTF-16 without its mark and the like
         raise DataError(f"is not {encoding}: {error}", file=file) from None
     if "\0" in text:
-        _refuse_nul(text, file=file, line=line)
+        _refuse_nul(text, file=file, line=line, column=column)
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
@@ -142,9 +201,9 @@ def _is_utf8(encoding: str) -> bool:
         return False
 
 
-def _refuse_nul(text: str, *, file: str, line: int) -> None:
+def _refuse_nul(text: str, *, file: str, line: int, column: int) -> None:
     before = text[: text.index("\0")]
-    column = len(before) - (before.rfind("\n") + 1) + 1
+    column = len(before) - before.rfind("\n") if "\n" in before else column + len(before)
     raise DataError(
         f"column {column} is a NUL character, so this is no text file, or one in UTF-16 without its mark;"
         " convert it to UTF-8 or try data.encoding=utf-16-le",
@@ -154,11 +213,13 @@ def _refuse_nul(text: str, *, file: str, line: int) -> None:
 
 
 def _undecodable(
-    data: bytes, error: UnicodeDecodeError, encoding: str, *, file: str, line: int, offset: int
+    data: bytes, error: UnicodeDecodeError, encoding: str, *, file: str, line: int, column: int, offset: int
 ) -> DataError:
     before = data[: error.start]
     line += before.count(b"\n")
-    column = len(before[before.rfind(b"\n") + 1 :].decode(encoding, errors="replace")) + 1
+    column = (1 if b"\n" in before else column) + len(
+        before[before.rfind(b"\n") + 1 :].decode(encoding, errors="replace")
+    )
     name = "UTF-8" if _is_utf8(encoding) else encoding
     where = f"column {column} (byte {offset + error.start} of the file, 0x{data[error.start]:02x})"
     return DataError(f"{where} is not {name}; {_guess(data, error)}", file=file, line=line)

@@ -5,6 +5,7 @@ Each kind cuts and joins one text, and counts and encodes many at once with arra
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -118,6 +119,23 @@ class Tokens:
         return Ragged.from_lengths(_joined(ids), np.concatenate([np.empty(0, dtype=np.int64), *lengths]))
 
 
+class Words(Tokens):
+    """Words between ASCII white space, and the end of a line as a symbol of its own, written as it is.
+
+    Other white space, such as U+00A0 or U+FEFF, is part of a word.
+    """
+
+    _pattern = re.compile(r"[^ \t\r\f\v\n]+|\n")
+
+    def cut(self, text: str) -> list[str]:
+        """Symbols of a text."""
+        return self._pattern.findall(text)
+
+    def join(self, symbols: Iterable[str]) -> str:
+        """The text of symbols: single spaces between words, none beside the end of a line."""
+        return " ".join(symbols).replace(" \n", "\n").replace("\n ", "\n")
+
+
 class Bytes:
     """One symbol a byte of the UTF-8 form, named by the ASCII character or as `0xE2`.
 
@@ -159,9 +177,10 @@ class Bytes:
         return Ragged.from_lengths(_joined(ids), self.lengths(texts))
 
 
-UNITS: dict[Literal["character", "space", "byte"], Units] = {
+UNITS: dict[Literal["character", "space", "word", "byte"], Units] = {
     "character": Characters(),
     "space": Tokens(),
+    "word": Words(),
     "byte": Bytes(),
 }
 

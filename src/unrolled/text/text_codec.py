@@ -1,0 +1,164 @@
+"""Between running text and ids, in both directions: everything of a language model that depends on what text is."""
+
+from __future__ import annotations
+
+import codecs
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from unrolled.config import Text
+from unrolled.errors import ConfigError, VocabularyError
+from unrolled.text.normal_form import normalise
+from unrolled.text.ragged import Ragged
+from unrolled.text.units import REPLACEMENT, UNITS, Bytes
+from unrolled.text.vocabulary import BOS, EOS, PAD, SPECIAL_NAMES, UNK, Vocabulary
+
+__all__ = ["TextCodec"]
+
+
+@dataclass(frozen=True)
+class TextCodec:
+    """Normal form, units and vocabulary of a language model.
+
+    A text is `symbols …`; where documents are marked, each is `BOS symbols … EOS`, and blank ones are left out.
+    Symbols that are not in the vocabulary become `UNK`; of words, so does `<unk>` itself, as in prepared corpora.
+
+    Parameters
+    ----------
+    text : Text
+        Settings of the text that the model was trained on.
+    vocabulary : Vocabulary
+    """
+
+    text: Text
+    vocabulary: Vocabulary
+
+    @classmethod
+    def fit(cls, text: Text, blocks: Iterable[str]) -> Self:
+        """Take the vocabulary from training text in normal form, block by block.
+
+        Raises
+        ------
+        ConfigError
+            If `min_count` or `max_symbols` is set for bytes, which are all kept.
+        """
+        counts: Counter[str] = Counter()
+        empty = cls(text, Vocabulary(()))
+        for block in blocks:
+            counts.update(UNITS[text.units].count(empty.documents(block)))
+        if text.units == "byte":
+            if text.min_count > 1 or text.max_symbols is not None:
+                raise ConfigError("units=byte keeps all 256 bytes: leave min_count and max_symbols unset")
+            return cls(text, Vocabulary(Bytes.names))
+        if text.units == "word":
+            counts.pop(SPECIAL_NAMES[UNK], None)
+        return cls(text, Vocabulary.from_counts(counts, min_count=text.min_count, max_symbols=text.max_symbols))
+
+    @property
+    def start(self) -> NDArray[np.int32]:
+        """What is read before the first symbol of a text: `BOS` or the end of a line; nothing if neither is known."""
+        if self.text.document_end is not None:
+            return np.array([BOS], dtype=np.int32)
+        ids = self.encode("\n")
+        return ids[ids != UNK]
+
+    def documents(self, block: str) -> list[str]:
+        """The documents of a block that ends with one; the whole block where none are marked."""
+        if self.text.units == "word" and not self.text.line_ends:
+            block = block.replace("\n", " ")
+        if self.text.document_end is None:
+            return [block]
+        return [part for part in (part.strip("\n") for part in block.split(self.text.document_end)) if part.strip()]
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Ids of some text that is no whole document, such as a prompt; normalised, and without `BOS` and `EOS`.
+
+        Raises
+        ------
+        DataError
+            If the text holds half of a surrogate pair.
+        """
+        return self._symbols([normalise(text, self.text.normal_form)]).values
+
+    def encode_block(self, block: str) -> NDArray[np.int32]:
+        """Ids of a block in normal form that ends with a document."""
+        return self.encode_documents(self.documents(block)).values
+
+    def encode_documents(self, documents: Sequence[str]) -> Ragged:
+        """Ids of whole documents in normal form, each with `BOS` and `EOS` where documents are marked."""
+        rows = self._symbols(documents)
+        if self.text.document_end is None:
+            return rows
+        first, last = (
+            Ragged.from_lengths(np.full(len(rows), mark), np.ones(len(rows), dtype=np.int64)) for mark in (BOS, EOS)
+        )
+        return first.append(rows).append(last)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids; `<unk>` or U+FFFD for `UNK`, nothing for the other specials.
+
+        Raises
+        ------
+        VocabularyError
+            If an id is outside the vocabulary.
+        """
+        return "".join(self.pieces(ids))
+
+    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        """Text of each id as it comes; of bytes, a character comes with its last byte."""
+        names = (self._name(int(id_)) for id_ in ids if id_ not in (PAD, BOS, EOS))
+        return {"character": iter, "byte": _characters, "word": _spaced}[self.text.units](names)
+
+    def names(self, ids: Iterable[int]) -> list[str]:
+        """A label for each id, for pictures and messages."""
+        return self.vocabulary.names(ids)
+
+    def _name(self, id_: int) -> str:
+        is_plain = id_ == UNK and self.text.units != "word"
+        return REPLACEMENT if is_plain else self.vocabulary.names([id_])[0]
+
+    def _symbols(self, texts: Sequence[str]) -> Ragged:
+        return UNITS[self.text.units].encode(texts, self.vocabulary)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON data; `from_json` gives an equal codec back."""
+        return {"text": self.text.model_dump(mode="json"), "vocabulary": self.vocabulary.to_json()}
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        VocabularyError
+            If it has another form.
+        """
+        if not isinstance(content, dict) or set(content) != {"text", "vocabulary"}:
+            raise VocabularyError("codec: expected an object with 'text' and 'vocabulary'")
+        try:
+            text = Text.model_validate(content["text"])
+        except ValidationError as error:
+            raise VocabularyError(f"codec: settings of the text are not valid: {error}") from None
+        return cls(text, Vocabulary.from_json(content["vocabulary"]))
+
+
+def _spaced(words: Iterable[str]) -> Iterator[str]:
+    """A space between two words, none beside the end of a line."""
+    before = "\n"
+    for word in words:
+        yield word if "\n" in (before, word) else f" {word}"
+        before = word
+
+
+def _characters(names: Iterable[str]) -> Iterator[str]:
+    """Bytes to characters; what is no UTF-8 becomes U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for name in names:
+        yield decoder.decode(Bytes.values.get(name, REPLACEMENT.encode()))
+    yield decoder.decode(b"", final=True)
