@@ -7,6 +7,7 @@
 from unrolled.text.batches import Batch, Examples, collate, shift, show_batch
 from unrolled.text.codec import Codec
 from unrolled.text.columns import parse_input, split_features
+from unrolled.text.corpus import Corpus
 from unrolled.text.files import read_lines
 from unrolled.text.normal_form import normalise, recompose
 from unrolled.text.pairs import Pairs, read_pairs, read_parallel
@@ -15,6 +16,11 @@ from unrolled.text.preparation import Prepared, prepare
 from unrolled.text.ragged import Ragged, pad_rows
 from unrolled.text.report import DataReport
 from unrolled.text.sources import hold_out, seen_sources, source_keys
+from unrolled.text.streams import Streams, TextBatch, Windows
+from unrolled.text.text_codec import TextCodec
+from unrolled.text.text_preparation import PreparedText, StoredFile, prepare_text
+from unrolled.text.text_report import TextReport
+from unrolled.text.token_store import Tokens
 from unrolled.text.unknown import UnknownSymbols
 from unrolled.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
@@ -25,13 +31,22 @@ __all__ = [
     "UNK",
     "Batch",
     "Codec",
+    "Corpus",
     "DataReport",
     "Examples",
     "Pairs",
     "Prepared",
+    "PreparedText",
     "Ragged",
+    "StoredFile",
+    "Streams",
+    "TextBatch",
+    "TextCodec",
+    "TextReport",
+    "Tokens",
     "UnknownSymbols",
     "Vocabulary",
+    "Windows",
     "collate",
     "evaluation_batches",
     "hold_out",
@@ -42,6 +57,7 @@ __all__ = [
     "parse_input",
     "plan_batches",
     "prepare",
+    "prepare_text",
     "read_lines",
     "read_pairs",
     "read_parallel",

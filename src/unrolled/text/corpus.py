@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from unrolled.config import Text
@@ -12,7 +11,7 @@ from unrolled.errors import DataError
 from unrolled.text.files import read_blocks
 from unrolled.text.normal_form import normalise
 
-__all__ = ["Corpus", "Paths", "Survey", "list_files"]
+__all__ = ["Corpus", "Paths", "list_files"]
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -38,16 +37,6 @@ def list_files(paths: Paths) -> list[Path]:
 
 def _is_text(entry: Path, folder: Path) -> bool:
     return entry.is_file() and not any(part.startswith(".") for part in entry.relative_to(folder).parts)
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What a first look at a text shows; `longest` counts characters of the longest line without its end."""
-
-    num_characters: int
-    num_lines: int
-    longest: int
-    longest_line: int
 
 
 class Corpus:
@@ -88,18 +77,9 @@ class Corpus:
             if stop is not None and place >= stop:
                 return
 
-    def survey(self) -> Survey:
-        """Look through the whole text once."""
-        num_characters, line, begun = 0, 1, 0  # begun: characters of a line that earlier blocks began
-        longest, longest_line = 0, 1
-        for block in self.blocks():
-            lengths = [len(part) for part in block.split("\n")]
-            lengths[0] += begun
-            most = max(lengths)
-            if most > longest:
-                longest, longest_line = most, line + lengths.index(most)
-            begun, line, num_characters = lengths[-1], line + len(lengths) - 1, num_characters + len(block)
-        return Survey(num_characters, line - (begun == 0), longest, longest_line)
+    def size(self) -> int:
+        """Characters of the whole text."""
+        return sum(map(len, self.blocks()))
 
     def cut_before(self, position: int) -> int:
         """The last place at or before `position` where symbols and marked documents are whole."""

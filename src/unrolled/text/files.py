@@ -147,7 +147,7 @@ def _opened(file: str) -> BinaryIO:
     with _telling(file):
         with Path(file).open("rb") as stream:
             is_gzip = stream.read(2) == GZIP_MAGIC
-        return cast(BinaryIO, gzip.open(file)) if is_gzip else Path(file).open("rb")
+        return cast("BinaryIO", gzip.open(file)) if is_gzip else Path(file).open("rb")
 
 
 def _next_block(stream: BinaryIO, size: int, file: str) -> bytes:

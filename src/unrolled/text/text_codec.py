@@ -21,13 +21,15 @@ from unrolled.text.vocabulary import BOS, EOS, PAD, SPECIAL_NAMES, UNK, Vocabula
 
 __all__ = ["TextCodec"]
 
+_NOTHING = np.empty(0, dtype=np.int32)
+
 
 @dataclass(frozen=True)
 class TextCodec:
     """Normal form, units and vocabulary of a language model.
 
     A text is `symbols …`; where documents are marked, each is `BOS symbols … EOS`, and blank ones are left out.
-    Symbols that are not in the vocabulary become `UNK`; of words, so does `<unk>` itself, as in prepared corpora.
+    Symbols that are not in the vocabulary become `UNK`, or `<unk>` itself where a prepared corpus has taught that word.
 
     Parameters
     ----------
@@ -56,8 +58,6 @@ class TextCodec:
             if text.min_count > 1 or text.max_symbols is not None:
                 raise ConfigError("units=byte keeps all 256 bytes: leave min_count and max_symbols unset")
             return cls(text, Vocabulary(Bytes.names))
-        if text.units == "word":
-            counts.pop(SPECIAL_NAMES[UNK], None)
         return cls(text, Vocabulary.from_counts(counts, min_count=text.min_count, max_symbols=text.max_symbols))
 
     @property
@@ -65,8 +65,7 @@ class TextCodec:
         """What is read before the first symbol of a text: `BOS` or the end of a line; nothing if neither is known."""
         if self.text.document_end is not None:
             return np.array([BOS], dtype=np.int32)
-        ids = self.encode("\n")
-        return ids[ids != UNK]
+        return self.encode("\n") if "\n" in self.vocabulary.ids or self.text.units == "byte" else _NOTHING
 
     def documents(self, block: str) -> list[str]:
         """The documents of a block that ends with one; the whole block where none are marked."""
@@ -84,21 +83,24 @@ class TextCodec:
         DataError
             If the text holds half of a surrogate pair.
         """
-        return self._symbols([normalise(text, self.text.normal_form)]).values
+        return self._known(self.symbols([normalise(text, self.text.normal_form)])).values
 
-    def encode_block(self, block: str) -> NDArray[np.int32]:
-        """Ids of a block in normal form that ends with a document."""
-        return self.encode_documents(self.documents(block)).values
+    def symbols(self, texts: Sequence[str]) -> Ragged:
+        """Ids of texts in normal form, whatever is not in the vocabulary as `UNK`."""
+        return UNITS[self.text.units].encode(texts, self.vocabulary)
 
-    def encode_documents(self, documents: Sequence[str]) -> Ragged:
-        """Ids of whole documents in normal form, each with `BOS` and `EOS` where documents are marked."""
-        rows = self._symbols(documents)
+    def framed(self, documents: Ragged) -> Ragged:
+        """Whole documents from `symbols` as a model reads them: with `BOS` and `EOS` where documents are marked."""
+        rows = self._known(documents)
         if self.text.document_end is None:
             return rows
-        first, last = (
-            Ragged.from_lengths(np.full(len(rows), mark), np.ones(len(rows), dtype=np.int64)) for mark in (BOS, EOS)
-        )
+        ones = np.ones(len(rows), dtype=np.int64)
+        first, last = (Ragged.from_lengths(np.full(len(rows), mark), ones) for mark in (BOS, EOS))
         return first.append(rows).append(last)
+
+    def _known(self, rows: Ragged) -> Ragged:
+        unknown = self.vocabulary.ids.get(SPECIAL_NAMES[UNK], UNK)
+        return rows if unknown == UNK else Ragged(np.where(rows.values == UNK, unknown, rows.values), rows.offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; `<unk>` or U+FFFD for `UNK`, nothing for the other specials.
@@ -113,7 +115,9 @@ class TextCodec:
     def pieces(self, ids: Iterable[int]) -> Iterator[str]:
         """Text of each id as it comes; of bytes, a character comes with its last byte."""
         names = (self._name(int(id_)) for id_ in ids if id_ not in (PAD, BOS, EOS))
-        return {"character": iter, "byte": _characters, "word": _spaced}[self.text.units](names)
+        if self.text.units == "character":
+            return names
+        return _characters(names) if self.text.units == "byte" else _spaced(names)
 
     def names(self, ids: Iterable[int]) -> list[str]:
         """A label for each id, for pictures and messages."""
@@ -122,9 +126,6 @@ class TextCodec:
     def _name(self, id_: int) -> str:
         is_plain = id_ == UNK and self.text.units != "word"
         return REPLACEMENT if is_plain else self.vocabulary.names([id_])[0]
-
-    def _symbols(self, texts: Sequence[str]) -> Ragged:
-        return UNITS[self.text.units].encode(texts, self.vocabulary)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; `from_json` gives an equal codec back."""
