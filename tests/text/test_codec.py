@@ -238,3 +238,79 @@ def test_codec_survives_json(units):
 def test_foreign_codec_is_refused(content):
     with pytest.raises(VocabularyError, match=r"^codec: "):
         Codec.from_json(content)
+
+
+# --- subwords and shared vocabularies --------------------------------------------------------------------------------
+
+SENTENCES = ["a small cat sees a small dog", "the dog sees the cat", "a cat", "cats and dogs"] * 5
+SAETZE = ["eine kleine katze sieht einen hund", "der hund sieht die katze", "eine katze", "katzen und hunde"] * 5
+SUBWORDS = Side(units="bpe", num_subwords=270)
+
+
+def test_subwords_are_learnt_with_the_vocabulary():
+    codec = codec_of(SENTENCES, SAETZE, source=SUBWORDS, target=Side(units="unigram", num_subwords=260))
+    assert (len(codec.source.symbols), len(codec.target.symbols)) == (270, 260)
+    assert codec.source_symbols(codec.encode_source("the cat")) == [" the", " cat", "</s>"]
+    assert codec.decode_target(codec.encode_target("ein  Hünd \U0001f600")) == "ein  Hünd \U0001f600"
+    again = Codec.from_json(json.loads(json.dumps(codec.to_json())))
+    assert again == codec
+    assert again.encode_target("eine katze").tolist() == codec.encode_target("eine katze").tolist()
+
+
+def test_separate_subwords_are_learnt_from_their_own_side():
+    codec = codec_of(SENTENCES, SAETZE, source=SUBWORDS, target=SUBWORDS)
+    assert " katze" in codec.target.ids
+    assert " katze" not in codec.source.ids
+
+
+@pytest.mark.parametrize("units", ["character", "space", "byte", "bpe", "unigram"])
+def test_a_shared_vocabulary_has_the_symbols_of_both_sides(units):
+    codec = codec_of(["ab cd", "ab"], ["xy z", "zé"], shared_vocabulary=True, **sides(units))
+    assert codec.source == codec.target
+    assert codec.encode_source("zé ab").tolist() == codec.encode_target("zé ab").tolist()
+    assert (UNK in codec.encode_source("é")) == (units == "space")
+    again = Codec.from_json(json.loads(json.dumps(codec.to_json())))
+    assert again == codec
+    assert again.learnt.source is again.learnt.target
+
+
+def test_features_follow_the_symbols_of_a_shared_vocabulary():
+    codec = codec_of(["ab"], ["c"], [("V", "PST")], columns=("source", "target", "features"), shared_vocabulary=True)
+    assert codec.source.symbols == codec.target.symbols == ("a", "b", "c")
+    assert codec.encode_source("c", ["PST"]).tolist() == [6, EOS, 8]
+    assert codec.target.features is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"source": {"units": "bpe", "min_count": 2}}, "units=bpe keeps what it learns: set num_subwords, not"),
+        ({"source": {"units": "unigram", "max_symbols": 9}}, "units=unigram keeps what it learns"),
+        ({"source": {"units": "space", "num_subwords": 500}}, "num_subwords is an option of units=bpe and"),
+        ({"source": {"units": "bpe", "num_subwords": 255}}, "greater than or equal to 256"),
+        ({"shared_vocabulary": True, "source": {"units": "space"}}, "needs equal source.units and target.units"),
+        ({"shared_vocabulary": True, "target": {"min_count": 2}}, "equal source.min_count and target.min_count"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Data.model_validate(settings)
+
+
+def test_subwords_that_do_not_belong_are_refused():
+    content = codec_of(SENTENCES, SAETZE, source=SUBWORDS, target=SUBWORDS).to_json()
+    for subwords, wanted in (
+        ({}, "source and target"),
+        ({"source": content["subwords"]["source"]}, "source and target"),
+        (None, "source and target"),
+    ):
+        with pytest.raises(VocabularyError, match=f"codec: expected subwords of {wanted}"):
+            Codec.from_json({**content, "subwords": subwords})
+    plain = codec_of(["a"], ["b"]).to_json()
+    with pytest.raises(VocabularyError, match="expected subwords of no side"):
+        Codec.from_json({**plain, "subwords": content["subwords"]})
+
+
+def test_only_white_space_is_blank_to_subwords():
+    codec = codec_of(SENTENCES, SAETZE, source=SUBWORDS)
+    assert [codec.is_blank(text) for text in ("", "  ", " \t", "\u00a0", "a", ".")] == [True] * 4 + [False] * 2

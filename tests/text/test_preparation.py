@@ -347,3 +347,17 @@ def test_real_sentences_are_split_at_line_feeds_only(tmp_path):
     path.write_bytes("".join(f"{a}\t{b}\n" for a, b in zip(english, german, strict=True)).encode())
     pairs = read_pairs(path, Data())
     assert (len(pairs), pairs.sources, pairs.targets) == (1014, english, german)
+
+
+def test_limits_count_subwords_and_pieces_of_dropped_pairs_are_known(tmp_path):
+    lines = ["der hund\tthe dog"] * 60 + ["katze katze katze katze\tcat"]
+    side = Side(units="bpe", num_subwords=290, max_length=4)
+    for over_long, num_pairs in (("drop", 60), ("cut", 61)):
+        data = Data(source=side, target=side, shared_vocabulary=True, over_long=over_long)
+        path = tmp_path / "pairs.tsv"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        prepared = prepare(path, path, data, seed=0)
+        assert prepared.report.train.source.longest == 5
+        assert len(prepared.train.source) == num_pairs
+        assert prepared.train.source.lengths.max() == (3 if over_long == "drop" else 4)
+        assert " katze" in prepared.codec.target.ids

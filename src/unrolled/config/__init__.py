@@ -45,14 +45,26 @@ Column = Literal["source", "target", "features", "-"]
 class Side(Settings):
     """How one side of a pair is cut into symbols."""
 
-    units: Literal["character", "space", "byte"] = "character"
-    """One symbol a code point, a space-separated token, or a byte of the UTF-8 form."""
+    units: Literal["character", "space", "byte", "bpe", "unigram"] = "character"
+    """One symbol a code point, a space-separated token, a byte of the UTF-8 form, or a subword learnt from the training
+    data (byte-pair merges, or a unigram model of pieces)."""
+    num_subwords: Annotated[int, Field(ge=256)] = 8000
+    """Of `units="bpe"` and `units="unigram"`: how many are learnt, all 256 bytes included."""
     min_count: Positive = 1
     """Symbols seen less often in the training data become the unknown symbol."""
     max_symbols: Positive | None = None
     """Largest number of symbols kept (most frequent first, ties by code point); none for all."""
     max_length: Positive = 256
     """Longest sequence that is trained on, in symbols, its end symbol included."""
+
+    @model_validator(mode="after")
+    def _limits_fit_the_units(self) -> Self:
+        if self.units not in ("bpe", "unigram"):
+            if self.num_subwords != type(self).model_fields["num_subwords"].default:
+                raise ValueError(f"num_subwords is an option of units=bpe and units=unigram, got units={self.units}")
+        elif self.min_count > 1 or self.max_symbols is not None:
+            raise ValueError(f"units={self.units} keeps what it learns: set num_subwords, not min_count or max_symbols")
+        return self
 
 
 class Data(Settings):
@@ -71,6 +83,8 @@ class Data(Settings):
     """Unicode normal form of what the model reads and writes; output is recomposed to NFC from NFD."""
     source: Side = Side()
     target: Side = Side()
+    shared_vocabulary: bool = False
+    """One vocabulary for both sides, taken from the texts of both; subwords are learnt from both."""
     over_long: Literal["drop", "cut"] = "drop"
     """What happens to training pairs over a side's `max_length`."""
     dev_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
@@ -83,6 +97,16 @@ class Data(Settings):
         named = [column for column in self.columns if column != "-"]
         if "source" not in named or len(set(named)) != len(named):
             raise ValueError(f"columns need exactly one 'source' and nothing twice, got {','.join(self.columns)}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_share(self) -> Self:
+        for name in ("units", "num_subwords", "min_count", "max_symbols") if self.shared_vocabulary else ():
+            ours, theirs = getattr(self.source, name), getattr(self.target, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"shared_vocabulary needs equal source.{name} and target.{name}, got {ours} and {theirs}"
+                )
         return self
 
 

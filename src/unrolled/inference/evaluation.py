@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unrolled.config import Data
+from unrolled.config import Data, Side
 from unrolled.errors import DataError
 from unrolled.inference.exposure import ExposureGap, exposure_gap
 from unrolled.metrics import Estimate, Evaluation, References
 from unrolled.metrics import evaluate as measure
 from unrolled.runs import DataDigest
 from unrolled.text import Pairs, normalise, read_lines, read_pairs, recompose, seen_sources, source_keys
-from unrolled.text.units import UNITS
+from unrolled.text.units import UNITS, Units
 
 if TYPE_CHECKING:
     from unrolled.inference.predictor import Predictor
 
 __all__ = ["AnswerKey", "Report", "evaluate"]
 
-UNIT_NAMES = {"character": "character", "space": "symbol", "byte": "byte"}
+UNIT_NAMES = {"character": "character", "space": "symbol", "byte": "byte", "bpe": "word", "unigram": "word"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,7 +109,7 @@ class AnswerKey:
     def cut(self, text: str) -> tuple[str, ...]:
         """Symbols of an answer, in the form in which answers are compared."""
         form = self.data.normal_form
-        return tuple(UNITS[self.data.target.units].cut(recompose(normalise(text, form), form)))
+        return tuple(_measured(self.data.target).cut(recompose(normalise(text, form), form)))
 
     def grade(
         self,
@@ -138,7 +138,7 @@ class AnswerKey:
             normal_form="as written" if form == "none" else form if form.endswith("C") else f"{form[:-1]}C",
             unit=UNIT_NAMES[self.data.target.units],
             sources=[" ".join([text, *names]) for text, names in zip(texts, self._features(), strict=True)],
-            source_lengths=UNITS[self.data.source.units].lengths(texts).tolist(),
+            source_lengths=_measured(self.data.source).lengths(texts).tolist(),
             is_seen=is_seen,
         )
         worst = tuple(replace(item, line=int(self.pairs.lines[item.line - 1])) for item in evaluation.worst)
@@ -172,6 +172,11 @@ class AnswerKey:
         for line, key in zip(self.pairs.lines, source_keys(self.pairs, normal_form=self.data.normal_form), strict=True):
             lines[line - 1] = given[place[key]]
         return tuple(lines)
+
+
+def _measured(side: Side) -> Units:
+    """What errors are counted in: the symbols, but words in place of subwords, of which each model has its own."""
+    return UNITS["space" if side.units in ("bpe", "unigram") else side.units]
 
 
 def evaluate(model: Predictor, test: str | Path, *, beam: int | None = None) -> Report:

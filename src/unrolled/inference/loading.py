@@ -77,6 +77,7 @@ def _check_same_text(first: Codec, other: Codec, first_path: Path, other_path: P
         ("normal form", first.data.normal_form, other.data.normal_form),
         ("source units", first.data.source.units, other.data.source.units),
         ("target units", first.data.target.units, other.data.target.units),
+        ("set of subwords", first.learnt, other.learnt),
     ):
         if ours != theirs:
             raise VocabularyError(

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from unrolled.config import Data, Side
 from unrolled.errors import ConfigError, DataError
 from unrolled.text.batches import Examples
-from unrolled.text.codec import Codec
+from unrolled.text.codec import Codec, Learnt
 from unrolled.text.normal_form import NormalForm, normalise, recompose
 from unrolled.text.pairs import Pairs, read_pairs
 from unrolled.text.report import DataReport, FileReport
 from unrolled.text.sources import group_ids, hold_out, source_keys
-from unrolled.text.units import UNITS
+from unrolled.text.units import Units
 from unrolled.text.unknown import UnknownSymbols
 from unrolled.text.vocabulary import UNK
 
@@ -79,10 +79,12 @@ def prepare(
     if codec is not None:
         _check_same_text(codec.data, data)
     train, dev, notes = _read(train_path, dev_path, data, seed=seed)
-    train_part, dev_part = _Part.of(train, data), None if dev is None else _Part.of(dev, data)
+    learnt = Learnt.of(data, train.sources, train.targets or []) if codec is None else codec.learnt
+    units = learnt.units(data)
+    train_part, dev_part = _Part.of(train, data, units), None if dev is None else _Part.of(dev, data, units)
     if not train_part.rows.size:
         raise DataError(f"all {len(train)} pairs are over the length limits; raise max_length", file=train.file)
-    saved, codec = codec, _fit(train_part.used, data) if codec is None else replace(codec, data=data)
+    saved, codec = codec, _fit(train_part.used, data, learnt) if codec is None else replace(codec, data=data)
     train_examples = train_part.encode(codec)
     dev_examples = None if dev_part is None or not dev_part.rows.size else dev_part.encode(codec)
     if saved is not None:
@@ -109,6 +111,7 @@ def _check_same_text(saved: Data, data: Data) -> None:
         ("data.normal_form", saved.normal_form, data.normal_form),
         ("data.source.units", saved.source.units, data.source.units),
         ("data.target.units", saved.target.units, data.target.units),
+        ("data.shared_vocabulary", saved.shared_vocabulary, data.shared_vocabulary),
         ("a features column", "features" in saved.columns, "features" in data.columns),
     ):
         if ours != theirs:
@@ -150,10 +153,10 @@ class _Part:
     report: FileReport
 
     @classmethod
-    def of(cls, pairs: Pairs, data: Data) -> _Part:
+    def of(cls, pairs: Pairs, data: Data, units: tuple[Units, Units]) -> _Part:
         targets = pairs.targets or []
-        source_lengths = _row_lengths(pairs.sources, data.source, data.normal_form)
-        target_lengths = _row_lengths(targets, data.target, data.normal_form)
+        source_lengths = _row_lengths(pairs.sources, units[0], data.normal_form)
+        target_lengths = _row_lengths(targets, units[1], data.normal_form)
         report = FileReport.of(pairs, source_lengths, target_lengths, data)
         is_within = (source_lengths <= data.source.max_length) & (target_lengths <= data.target.max_length)
         rows = np.arange(len(pairs))
@@ -161,12 +164,9 @@ class _Part:
             return cls(pairs, rows, report)
         if data.over_long == "drop":
             return cls(pairs.take(rows[is_within]), rows[is_within], report)
-        sources = _cut(pairs.sources, source_lengths, data.source, data.normal_form)
-        return cls(
-            replace(pairs, sources=sources, targets=_cut(targets, target_lengths, data.target, data.normal_form)),
-            rows,
-            report,
-        )
+        texts = (pairs.sources, source_lengths, data.source), (targets, target_lengths, data.target)
+        sources, targets = (_cut(*side, cut, data.normal_form) for side, cut in zip(texts, units, strict=True))
+        return cls(replace(pairs, sources=sources, targets=targets), rows, report)
 
     def encode(self, codec: Codec) -> Examples:
         targets = self.used.targets or []
@@ -175,21 +175,21 @@ class _Part:
         )
 
 
-def _row_lengths(texts: list[str], side: Side, form: NormalForm) -> NDArray[np.int64]:
+def _row_lengths(texts: list[str], units: Units, form: NormalForm) -> NDArray[np.int64]:
     """Symbols of each text, end symbol counted."""
-    return UNITS[side.units].lengths([normalise(text, form) for text in texts]) + 1
+    return units.lengths([normalise(text, form) for text in texts]) + 1
 
 
-def _cut(texts: list[str], lengths: NDArray[np.int64], side: Side, form: NormalForm) -> list[str]:
+def _cut(texts: list[str], lengths: NDArray[np.int64], side: Side, units: Units, form: NormalForm) -> list[str]:
     """Leave room for the end symbol, which a cut row has too."""
     texts = list(texts)
     for row in np.flatnonzero(lengths > side.max_length).tolist():
-        texts[row] = UNITS[side.units].head(normalise(texts[row], form), side.max_length - 1)
+        texts[row] = units.head(normalise(texts[row], form), side.max_length - 1)
     return texts
 
 
-def _fit(pairs: Pairs, data: Data) -> Codec:
-    return Codec.fit(data, pairs.sources, pairs.targets or [], pairs.features)
+def _fit(pairs: Pairs, data: Data, learnt: Learnt) -> Codec:
+    return Codec.fit(data, pairs.sources, pairs.targets or [], pairs.features, learnt=learnt)
 
 
 def _unknown_notes(part: _Part, examples: Examples, codec: Codec, name: str) -> list[str]:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,7 +177,7 @@ class Bytes:
         return Ragged.from_lengths(_joined(ids), self.lengths(texts))
 
 
-UNITS: dict[Literal["character", "space", "word", "byte"], Units] = {
+UNITS: dict[str, Units] = {
     "character": Characters(),
     "space": Tokens(),
     "word": Words(),

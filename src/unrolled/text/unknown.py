@@ -5,11 +5,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from unrolled.config import Side, Text
 from unrolled.text.codec import Codec
 from unrolled.text.normal_form import NormalForm, normalise
 from unrolled.text.text_codec import TextCodec
-from unrolled.text.units import UNITS
+from unrolled.text.units import UNITS, Units
 from unrolled.text.vocabulary import Vocabulary
 from unrolled.text.wording import counted
 
@@ -30,9 +29,9 @@ class UnknownSymbols:
     '1 symbol not seen in training: U+00E7 ç ×1 (line 2)'
     """
 
-    def __init__(self, vocabulary: Vocabulary, side: Side | Text, normal_form: NormalForm) -> None:
+    def __init__(self, vocabulary: Vocabulary, units: Units, normal_form: NormalForm) -> None:
         self._vocabulary = vocabulary
-        self._units = UNITS[side.units]
+        self._units = units
         self._normal_form = normal_form
         self.counts: dict[str, int] = {}
         """How often each unknown symbol was met, in the order of meeting."""
@@ -42,17 +41,17 @@ class UnknownSymbols:
     @classmethod
     def of_sources(cls, codec: Codec) -> UnknownSymbols:
         """Start a collection for a model's source side."""
-        return cls(codec.source, codec.data.source, codec.data.normal_form)
+        return cls(codec.source, codec.units[0], codec.data.normal_form)
 
     @classmethod
     def of_targets(cls, codec: Codec) -> UnknownSymbols:
         """Start a collection for a model's target side."""
-        return cls(codec.target, codec.data.target, codec.data.normal_form)
+        return cls(codec.target, codec.units[1], codec.data.normal_form)
 
     @classmethod
     def of_text(cls, codec: TextCodec) -> UnknownSymbols:
         """Start a collection for a language model."""
-        return cls(codec.vocabulary, codec.text, codec.text.normal_form)
+        return cls(codec.vocabulary, UNITS[codec.text.units], codec.text.normal_form)
 
     def __bool__(self) -> bool:
         return bool(self.counts)

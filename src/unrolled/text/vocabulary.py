@@ -59,12 +59,11 @@ class Vocabulary:
         *,
         min_count: int = 1,
         max_symbols: int | None = None,
-        features: Iterable[str] | None = None,
     ) -> Self:
         """Keep the most frequent symbols, ties by code point; order those kept by code point."""
         frequent = [symbol for symbol, count in counts.items() if count >= min_count]
         frequent.sort(key=lambda symbol: (-counts[symbol], symbol))
-        return cls(tuple(sorted(frequent[:max_symbols])), None if features is None else tuple(sorted(set(features))))
+        return cls(tuple(sorted(frequent[:max_symbols])))
 
     def __len__(self) -> int:
         return self.first_feature + self.num_features
