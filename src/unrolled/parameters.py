@@ -296,19 +296,28 @@ def _recurrent_decoder(settings: config.RecurrentDecoder, encoder: config.Encode
     yield from _output(settings.hidden_size, sizes.target, is_tied=settings.tie_embeddings)
 
 
+def _recurrent_language_decoder(settings: config.RecurrentLanguageDecoder, sizes: Sizes) -> Iterator[Parameter]:
+    std = TIED_STD if settings.tie_embeddings else 0.1
+    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(std))
+    yield from _recurrent("decoder.layers", settings, settings.embedding_dim, both=False)
+    yield from _output(settings.hidden_size, sizes.target, is_tied=settings.tie_embeddings)
+
+
 def _transformer_decoder(
-    settings: config.TransformerDecoder, encoder: config.Encoder, sizes: Sizes
+    settings: config.TransformerDecoder, encoder: config.Encoder | None, sizes: Sizes
 ) -> Iterator[Parameter]:
+    """Decoder layers; without an encoder there is nothing to attend to but the past (no `norm2`, no `cross`)."""
     D = settings.d_model
     yield from _embedding("decoder", settings, sizes.target, std=TIED_STD if settings.tie_embeddings else 1.0)
     for layer in range(settings.num_layers):
         name = f"decoder.layers.{layer}"
         yield from _norm(f"{name}.norm1", D)
         yield from _self_attention(f"{name}.attention", settings)
-        yield from _norm(f"{name}.norm2", D)
-        yield from _linear(f"{name}.cross.query", D, D)
-        yield from _linear(f"{name}.cross.kv", memory_size(encoder), 2 * D, blocks=2)
-        yield from _linear(f"{name}.cross.out", D, D)
+        if encoder is not None:
+            yield from _norm(f"{name}.norm2", D)
+            yield from _linear(f"{name}.cross.query", D, D)
+            yield from _linear(f"{name}.cross.kv", memory_size(encoder), 2 * D, blocks=2)
+            yield from _linear(f"{name}.cross.out", D, D)
         yield from _norm(f"{name}.norm3", D)
         yield from _feed_forward(f"{name}.ff", settings)
     if settings.norm == "pre":
@@ -325,13 +334,24 @@ def inventory(model: config.Model, sizes: Sizes) -> tuple[Parameter, ...]:
     sizes : Sizes
         Vocabulary sizes.
     """
+    parts = _language_model(model, sizes) if isinstance(model, config.LanguageModel) else _seq2seq(model, sizes)
+    return tuple(parts)
+
+
+def _seq2seq(model: config.Seq2Seq, sizes: Sizes) -> Iterator[Parameter]:
     encoder, decoder = model.encoder, model.decoder
-    parts: list[Iterator[Parameter]] = [
-        _recurrent_encoder(encoder, sizes)
-        if isinstance(encoder, config.RecurrentEncoder)
-        else _transformer_encoder(encoder, sizes),
-        _recurrent_decoder(decoder, encoder, sizes)
-        if isinstance(decoder, config.RecurrentDecoder)
-        else _transformer_decoder(decoder, encoder, sizes),
-    ]
-    return tuple(parameter for part in parts for parameter in part)
+    if isinstance(encoder, config.RecurrentEncoder):
+        yield from _recurrent_encoder(encoder, sizes)
+    else:
+        yield from _transformer_encoder(encoder, sizes)
+    if isinstance(decoder, config.RecurrentDecoder):
+        yield from _recurrent_decoder(decoder, encoder, sizes)
+    else:
+        yield from _transformer_decoder(decoder, encoder, sizes)
+
+
+def _language_model(model: config.LanguageModel, sizes: Sizes) -> Iterator[Parameter]:
+    if isinstance(model.decoder, config.RecurrentLanguageDecoder):
+        yield from _recurrent_language_decoder(model.decoder, sizes)
+    else:
+        yield from _transformer_decoder(model.decoder, None, sizes)

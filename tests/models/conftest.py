@@ -1,5 +1,5 @@
 """Fixtures of the models' tests."""
 
-from conftest_models import batch, model
+from conftest_models import batch, model, translator
 
-__all__ = ["batch", "model"]
+__all__ = ["batch", "model", "translator"]

@@ -80,6 +80,25 @@ def fits(encoder: str, decoder: str) -> bool:
     return attention not in ("dot", "scaled_dot") or config.memory_size(ENCODERS[encoder]) == settings.hidden_size
 
 
+LANGUAGE_DECODERS = {
+    "lstm2": config.RecurrentLanguageDecoder(embedding_dim=5, hidden_size=7, num_layers=2, dropout=0.3),
+    "gru2_tied_variational": config.RecurrentLanguageDecoder(
+        cell="gru", embedding_dim=7, hidden_size=7, num_layers=2, tie_embeddings=True, variational_dropout=True
+    ),
+    "rotary": config.TransformerDecoder(d_model=12, d_ff=11, num_layers=2, num_heads=3, positions="rotary"),
+    "learned_post_tied": config.TransformerDecoder(
+        d_model=10,
+        d_ff=11,
+        num_layers=2,
+        num_heads=2,
+        positions="learned",
+        max_positions=32,
+        norm="post",
+        activation="gelu",
+        tie_embeddings=True,
+    ),
+}
+
 COMBINATIONS = [pair for pair in itertools.product(ENCODERS, DECODERS) if fits(*pair)]
 assert {decoder for _, decoder in COMBINATIONS} == set(DECODERS)
 assert {encoder for encoder, _ in COMBINATIONS} == set(ENCODERS)
@@ -94,15 +113,30 @@ def random_weights(settings: config.Model, sizes: Sizes = SIZES, seed: int = 0) 
     }
 
 
-def settings_of(encoder: str, decoder: str) -> config.Seq2Seq:
+LANGUAGE_MODELS = [("text", decoder) for decoder in LANGUAGE_DECODERS]
+
+
+def settings_of(encoder: str, decoder: str) -> config.Seq2Seq | config.LanguageModel:
+    if encoder == "text":
+        return config.LanguageModel(decoder=LANGUAGE_DECODERS[decoder])
     return config.Seq2Seq(encoder=ENCODERS[encoder], decoder=DECODERS[decoder])
 
 
-@pytest.fixture(params=COMBINATIONS, ids="-".join)
-def model(request: pytest.FixtureRequest) -> models.Seq2Seq:
-    """One combination in float64 and evaluation mode."""
-    settings = settings_of(*request.param)
+def build(encoder: str, decoder: str) -> models.Seq2Seq | models.LanguageModel:
+    settings = settings_of(encoder, decoder)
     return models.build(settings, SIZES, random_weights(settings)).eval()
+
+
+@pytest.fixture(params=COMBINATIONS + LANGUAGE_MODELS, ids="-".join)
+def model(request: pytest.FixtureRequest) -> models.Seq2Seq | models.LanguageModel:
+    """One combination, or a decoder alone, in float64 and evaluation mode."""
+    return build(*request.param)
+
+
+@pytest.fixture(params=COMBINATIONS, ids="-".join)
+def translator(request: pytest.FixtureRequest) -> models.Seq2Seq:
+    """One combination in float64 and evaluation mode: the models that read a source."""
+    return build(*request.param)
 
 
 @pytest.fixture

@@ -1,16 +1,24 @@
-"""What holds for every encoder with every decoder."""
+"""What holds for every encoder with every decoder, and for every decoder alone."""
 
 import pytest
 import torch
-from conftest_models import COMBINATIONS, SIZES, random_weights, settings_of
+from conftest_models import COMBINATIONS, LANGUAGE_MODELS, SIZES, random_weights, settings_of
 
 from unrolled import models
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 
 
+def encoded(model, batch):
+    return model.encode(batch["source"], batch["source_mask"]) if isinstance(model, models.Seq2Seq) else None
+
+
+def of_sources(memory, sources):
+    return None if memory is None else memory.select(sources)
+
+
 def run(model, batch, **extra):
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(model, batch)
     state = model.initial_state(memory, len(batch["tokens"]))
     return model.decode(batch["tokens"], memory, state, **extra)
 
@@ -21,7 +29,7 @@ def real(values, mask):
 
 @pytest.mark.parametrize("chunks", [[1] * 7, [3, 4], [1, 5, 1], [6, 1]], ids=str)
 def test_whole_equals_chunks(model, batch, chunks):
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(model, batch)
     state = model.initial_state(memory, 4)
     whole = model.decode(batch["tokens"], memory, state, mask=batch["target_mask"], need_attention=True)
     logits, attention = [], []
@@ -41,22 +49,22 @@ def test_whole_equals_chunks(model, batch, chunks):
 
 
 def test_ragged_rows_continue_where_their_real_tokens_ended(model, batch):
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(model, batch)
     state = run(model, batch, mask=batch["target_mask"]).state
     probe = torch.tensor([[5, 6], [7, 8], [9, 10], [11, 12]])
     together = model.decode(probe, memory, state).logits
     for row, length in enumerate(batch["target_mask"].sum(1).tolist()):
-        alone = memory.select(torch.tensor([row]))
+        alone = of_sources(memory, torch.tensor([row]))
         tokens = torch.cat([batch["tokens"][row, :length], probe[row]])[None]
         expected = model.decode(tokens, alone, model.initial_state(alone, 1)).logits[:, length:]
         torch.testing.assert_close(together[row : row + 1], expected, **EXACT)
 
 
 def test_float32_steps_equal_whole(batch):
-    for combination in COMBINATIONS:
+    for combination in COMBINATIONS + LANGUAGE_MODELS:
         settings = settings_of(*combination)
         model = models.build(settings, SIZES, random_weights(settings)).eval().float()
-        memory = model.encode(batch["source"], batch["source_mask"])
+        memory = encoded(model, batch)
         state = model.initial_state(memory, 4)
         whole = model.decode(batch["tokens"], memory, state).logits
         steps = []
@@ -69,7 +77,7 @@ def test_float32_steps_equal_whole(batch):
 
 
 def test_no_gradient_from_a_logit_to_a_later_input(model, batch):
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(model, batch)
     state = model.initial_state(memory, 4)
     seen = []
     embed = model.decoder.embedding
@@ -120,22 +128,22 @@ class one_hot_tokens:  # noqa: N801
         del self.model.decoder.forward, self.model.decoder.output.forward
 
 
-def test_padding_changes_nothing(model, batch):
-    plain = run(model, batch, need_attention=True)
+def test_padding_changes_nothing(translator, batch):
+    plain = run(translator, batch, need_attention=True)
     source = torch.nn.functional.pad(batch["source"], (0, 5), value=6)  # padding that is not even the pad symbol
     mask = torch.nn.functional.pad(batch["source_mask"], (0, 5), value=False)
-    padded = run(model, {**batch, "source": source, "source_mask": mask}, need_attention=True)
+    padded = run(translator, {**batch, "source": source, "source_mask": mask}, need_attention=True)
     torch.testing.assert_close(padded.logits, plain.logits, **EXACT)
     if plain.attention is not None:
         assert (padded.attention[..., -5:] == 0).all()
 
 
-def test_padding_gets_no_gradient_and_gives_none(model, batch):
+def test_padding_gets_no_gradient_and_gives_none(translator, batch):
     source = batch["source"].clone()
     source[~batch["source_mask"]] = 14  # a symbol that stands nowhere else
     assert not (batch["source"] == 14).any()
-    run(model, {**batch, "source": source}).logits.sum().backward()
-    assert (model.encoder.embedding.weight.grad[14] == 0).all()
+    run(translator, {**batch, "source": source}).logits.sum().backward()
+    assert (translator.encoder.embedding.weight.grad[14] == 0).all()
 
 
 def test_batch_mates_change_nothing(model, batch):
@@ -150,10 +158,10 @@ def test_batch_mates_change_nothing(model, batch):
         torch.testing.assert_close(run(model, alone).logits, together[row : row + 1], **EXACT)
 
 
-def test_attention_rows_sum_to_one_over_real_tokens(model, batch):
-    attention = run(model, batch, need_attention=True).attention
+def test_attention_rows_sum_to_one_over_real_tokens(translator, batch):
+    attention = run(translator, batch, need_attention=True).attention
     if attention is None:
-        assert model.decoder.__class__.__name__ == "RecurrentDecoder"
+        assert translator.decoder.__class__.__name__ == "RecurrentDecoder"
         return
     torch.testing.assert_close(attention.sum(-1), torch.ones(4, 7, dtype=torch.float64), **EXACT)
     assert (attention[(~batch["source_mask"]).unsqueeze(1).expand_as(attention)] == 0).all()
@@ -170,7 +178,7 @@ def test_asking_for_attention_changes_nothing(model, batch):
 
 
 def test_decode_leaves_state_and_memory_as_they_were(model, batch):
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(model, batch)
     state = model.decode(batch["tokens"], memory, model.initial_state(memory, 4)).state
     before = [leaf.clone() for leaf in leaves((state, memory))]
     first = model.decode(torch.full((4, 1), 5), memory, state).logits
@@ -180,10 +188,10 @@ def test_decode_leaves_state_and_memory_as_they_were(model, batch):
 
 
 def test_select_reorders_repeats_and_is_independent(model, batch):
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(model, batch)
     state = model.decode(batch["tokens"], memory, model.initial_state(memory, 4)).state
     rows = torch.tensor([2, 0, 2, 3])
-    picked = model.decode(batch["tokens"][rows][:, 1:], memory.select(rows), state.select(rows)).logits
+    picked = model.decode(batch["tokens"][rows][:, 1:], of_sources(memory, rows), state.select(rows)).logits
     plain = model.decode(batch["tokens"][:, 1:], memory, state).logits
     torch.testing.assert_close(picked, plain[rows], **EXACT)
     copy = state.select(torch.arange(4))
@@ -200,13 +208,13 @@ def test_detach_cuts_the_graph(model, batch):
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_beams_share_memory(model, batch, length):
+def test_beams_share_memory(translator, batch, length):
     k = 3
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(translator, batch)
     tokens = torch.randint(4, 13, (4 * k, length), generator=torch.Generator().manual_seed(1))
-    folded = model.decode(tokens, memory, model.initial_state(memory, 4 * k), need_attention=True)
-    copied = memory.select(torch.arange(4).repeat_interleave(k))
-    plain = model.decode(tokens, copied, model.initial_state(copied, 4 * k), need_attention=True)
+    folded = translator.decode(tokens, memory, translator.initial_state(memory, 4 * k), need_attention=True)
+    copied = of_sources(memory, torch.arange(4).repeat_interleave(k))
+    plain = translator.decode(tokens, copied, translator.initial_state(copied, 4 * k), need_attention=True)
     torch.testing.assert_close(folded.logits, plain.logits, **EXACT)
     if plain.attention is not None:
         torch.testing.assert_close(folded.attention, plain.attention, **EXACT)
@@ -215,7 +223,7 @@ def test_beams_share_memory(model, batch, length):
 def test_reset_returns_a_row_to_its_start(model, batch):
     reset = torch.zeros(4, 7, dtype=torch.bool)
     reset[0, 0] = reset[0, 3] = reset[2, 3] = reset[3, 5] = True
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(model, batch)
     start = model.initial_state(memory, 4)
     output = model.decode(batch["tokens"], memory, start, reset=reset, need_attention=True)
     plain = model.decode(batch["tokens"], memory, start).logits
@@ -230,34 +238,36 @@ def test_reset_returns_a_row_to_its_start(model, batch):
     torch.testing.assert_close(masked[batch["target_mask"]], output.logits[batch["target_mask"]], **EXACT)
 
 
-def test_order_of_features_does_not_matter(model, batch):
+def test_order_of_features_does_not_matter(translator, batch):
     swapped = batch["source"].clone()
     row = swapped[3]
     features = (row >= SIZES.source - SIZES.features).nonzero().flatten()
     row[features] = row[features.flip(0)]
     assert not torch.equal(swapped, batch["source"])
-    torch.testing.assert_close(run(model, {**batch, "source": swapped}).logits, run(model, batch).logits, **EXACT)
+    torch.testing.assert_close(
+        run(translator, {**batch, "source": swapped}).logits, run(translator, batch).logits, **EXACT
+    )
 
 
-def test_features_matter(model, batch):
+def test_features_matter(translator, batch):
     other = batch["source"].clone()
     position = int((other[0] >= SIZES.source - SIZES.features).nonzero()[0])
     other[0, position] = 15 if other[0, position] != 15 else 16
-    changed, plain = run(model, {**batch, "source": other}).logits, run(model, batch).logits
+    changed, plain = run(translator, {**batch, "source": other}).logits, run(translator, batch).logits
     assert (changed[0] - plain[0]).abs().max() > 1e-6
     torch.testing.assert_close(changed[1:], plain[1:], **EXACT)
 
 
-def test_a_row_without_any_source_stays_finite(model, batch):
+def test_a_row_without_any_source_stays_finite(translator, batch):
     mask = batch["source_mask"].clone()
     mask[1] = False
-    output = run(model, {**batch, "source_mask": mask}, need_attention=True)
+    output = run(translator, {**batch, "source_mask": mask}, need_attention=True)
     if output.attention is not None:
         assert (output.attention[1] == 0).all()
     others = [0, 2, 3]
-    torch.testing.assert_close(output.logits[others], run(model, batch).logits[others], **EXACT)
+    torch.testing.assert_close(output.logits[others], run(translator, batch).logits[others], **EXACT)
     output.logits[others].sum().backward()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    assert all(torch.isfinite(p.grad).all() for p in translator.parameters() if p.grad is not None)
 
 
 def test_a_target_row_without_any_token_stays_finite(model, batch):
@@ -265,7 +275,7 @@ def test_a_target_row_without_any_token_stays_finite(model, batch):
     mask[1] = False
     output = run(model, batch, mask=mask)
     assert torch.isfinite(output.logits).all()
-    memory = model.encode(batch["source"], batch["source_mask"])
+    memory = encoded(model, batch)
     after = model.decode(torch.full((4, 1), 5), memory, output.state).logits[1]
     fresh = model.decode(torch.full((4, 1), 5), memory, model.initial_state(memory, 4)).logits[1]
     torch.testing.assert_close(after, fresh, **EXACT)

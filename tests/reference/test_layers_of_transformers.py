@@ -192,10 +192,8 @@ def test_decoder_layer(norm_place, seed):
             generator = None if seed is None else np.random.default_rng(seed)
             visible = Visible(is_causal=True)
             past = KeysValues(empty, empty)
-            memory = KeysValues(keys, values)
-            return layer.forward(
-                x, np.zeros((B, T), int), visible, past, memory=memory, memory_mask=MASK, rng=generator
-            )
+            memory = KeysValues(keys, values), MASK
+            return layer.forward(x, np.zeros((B, T), int), visible, past, memory=memory, rng=generator)
 
         def backward(self, d_x, cache):
             d_x, d_memory, gradients = layer.backward(d_x, cache)

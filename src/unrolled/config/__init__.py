@@ -20,10 +20,13 @@ __all__ = [
     "Decoder",
     "Decoding",
     "Encoder",
+    "LanguageDecoder",
+    "LanguageModel",
     "Model",
     "Optimizer",
     "RecurrentDecoder",
     "RecurrentEncoder",
+    "RecurrentLanguageDecoder",
     "Schedule",
     "Seq2Seq",
     "Side",
@@ -187,11 +190,31 @@ class RecurrentDecoder(Recurrent):
             raise ValueError(f"vector_every_step=true is an option of attention=none, got attention={self.attention}")
         if self.attention == "none" and self.start == "learned" and not self.vector_every_step:
             raise ValueError("attention=none with start=learned never sees the source; set vector_every_step=true")
-        if self.tie_embeddings and self.embedding_dim != self.hidden_size:
-            raise ValueError(
-                f"tie_embeddings needs embedding_dim = hidden_size, got {self.embedding_dim} and {self.hidden_size}"
-            )
+        _check_tied(self, is_tied=self.tie_embeddings)
         return self
+
+
+class RecurrentLanguageDecoder(Recurrent):
+    """Recurrent layers over a text, from a zero state."""
+
+    type: Literal["recurrent"] = "recurrent"
+    tie_embeddings: bool = False
+    """Use the embedding as output layer; needs `embedding_dim = hidden_size`."""
+    variational_dropout: bool = False
+    """Draw one mask a sequence and use it at all its steps (Gal & Ghahramani 2016)."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> Self:
+        _check_tied(self, is_tied=self.tie_embeddings)
+        return self
+
+
+def _check_tied(settings: Recurrent, *, is_tied: bool) -> None:
+    """An embedding that is the output layer too is as wide as what that layer reads."""
+    if is_tied and settings.embedding_dim != settings.hidden_size:
+        raise ValueError(
+            f"tie_embeddings needs embedding_dim = hidden_size, got {settings.embedding_dim} and {settings.hidden_size}"
+        )
 
 
 class Transformer(Settings):
@@ -235,6 +258,7 @@ class TransformerDecoder(Transformer):
 
 Encoder = Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="type")]
 Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="type")]
+LanguageDecoder = Annotated[RecurrentLanguageDecoder | TransformerDecoder, Field(discriminator="type")]
 
 
 class Seq2Seq(Settings):
@@ -256,6 +280,13 @@ class Seq2Seq(Settings):
         return self
 
 
+class LanguageModel(Settings):
+    """A decoder alone: P(y) = Π_t P(y_t | y_<t)."""
+
+    type: Literal["language_model"] = "language_model"
+    decoder: LanguageDecoder = RecurrentLanguageDecoder()
+
+
 def memory_size(encoder: RecurrentEncoder | TransformerEncoder) -> int:
     """Width of an encoder's output: all directions together."""
     if isinstance(encoder, TransformerEncoder):
@@ -263,12 +294,17 @@ def memory_size(encoder: RecurrentEncoder | TransformerEncoder) -> int:
     return encoder.hidden_size * (2 if encoder.is_bidirectional else 1)
 
 
-def longest_sequence(side: RecurrentEncoder | RecurrentDecoder | Transformer) -> int | None:
+def longest_sequence(side: Recurrent | Transformer) -> int | None:
     """Most symbols that an encoder or a decoder can read, the end symbol included; none for any number."""
     return side.max_positions if isinstance(side, Transformer) and side.positions == "learned" else None
 
 
-Model = Seq2Seq
+def longest_source(model: Seq2Seq | LanguageModel) -> int | None:
+    """Most symbols of a source that a model can read; none for any number."""
+    return longest_sequence(model.encoder) if isinstance(model, Seq2Seq) else None
+
+
+Model = Annotated[Seq2Seq | LanguageModel, Field(discriminator="type")]
 
 
 # --- training and decoding -------------------------------------------------------------------------------------------
@@ -356,6 +392,8 @@ class Config(Settings):
     @model_validator(mode="after")
     def _lengths_fit(self) -> Self:
         """All that is trained on has positions: what is longer was dropped or cut, and reported."""
+        if not isinstance(self.model, Seq2Seq):
+            return self
         for model, data in (("encoder", "source"), ("decoder", "target")):
             limit, longest = longest_sequence(getattr(self.model, model)), getattr(self.data, data).max_length
             if limit is not None and limit < longest:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unrolled.config import longest_sequence
+from unrolled.config import longest_sequence, longest_source
 from unrolled.decoding import Ensemble
 from unrolled.errors import ConfigError, VocabularyError
 from unrolled.inference.engines import EngineName, open_engine
@@ -59,7 +59,7 @@ def load(
         runs[0].config,
         name=" + ".join(map(str, paths)),
         data=runs[0].data(),
-        source_limit=_least(longest_sequence(run.config.model.encoder) for run in runs),
+        source_limit=_least(longest_source(run.config.model) for run in runs),
         target_limit=_least(longest_sequence(run.config.model.decoder) for run in runs),
     )
 

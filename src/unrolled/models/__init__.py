@@ -10,13 +10,14 @@ from torch.overrides import TorchFunctionMode
 
 from unrolled import config
 from unrolled.models.contract import DecoderOutput
+from unrolled.models.language_model import LanguageModel
 from unrolled.models.seq2seq import Seq2Seq
 from unrolled.parameters import Sizes
 
-__all__ = ["DecoderOutput", "Seq2Seq", "build"]
+__all__ = ["DecoderOutput", "LanguageModel", "Seq2Seq", "build"]
 
 
-def build(model: config.Model, sizes: Sizes, weights: Mapping[str, NDArray[np.floating]]) -> Seq2Seq:
+def build(model: config.Model, sizes: Sizes, weights: Mapping[str, NDArray[np.floating]]) -> Seq2Seq | LanguageModel:
     """Make a model with these weights, in training mode, on the CPU.
 
     Parameters
@@ -28,7 +29,7 @@ def build(model: config.Model, sizes: Sizes, weights: Mapping[str, NDArray[np.fl
         Exactly the names and shapes of `parameters.inventory(model, sizes)`; copied.
     """
     with torch.device("meta"), _WithoutStartValues():
-        module = Seq2Seq(model, sizes)
+        module = LanguageModel(model, sizes) if isinstance(model, config.LanguageModel) else Seq2Seq(model, sizes)
     module.load_state_dict({name: torch.tensor(array) for name, array in weights.items()}, assign=True)
     for parameter in module.parameters():
         parameter.requires_grad_(True)

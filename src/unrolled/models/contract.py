@@ -79,7 +79,7 @@ class SequenceModel(Protocol):
     """The decoder contract."""
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Any:
-        """Encode sources (B, S)."""
+        """Encode sources (B, S); never called of a language model, whose memory is None."""
 
     def initial_state(self, memory: Any, batch_size: int) -> Any:
         """State before the first token."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["dropout"]
+__all__ = ["Dropout", "dropout", "variational_dropout"]
+
+Dropout = Callable[[Tensor, float, bool], Tensor]
 
 _WORD = 8  # bytes of a 64-bit draw
 
@@ -36,3 +40,10 @@ def dropout(x: Tensor, rate: float, is_training: bool) -> Tensor:
     words = torch.empty(-(-x.numel() // _WORD), dtype=torch.int64).random_(-(2**63), None)
     kept = words.view(torch.uint8)[: x.numel()].view(x.shape) >= threshold
     return x * kept.to(x.dtype).mul_(256 / (256 - threshold))
+
+
+def variational_dropout(x: Tensor, rate: float, is_training: bool) -> Tensor:
+    """`dropout` with one mask a row of x (B, T, H), the same at all T steps (Gal & Ghahramani 2016)."""
+    if not is_training or rate == 0.0:
+        return x
+    return x * dropout(x.new_ones(len(x), 1, x.shape[2]), rate, True)

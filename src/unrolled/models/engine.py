@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unrolled.models.contract import SequenceModel
+from unrolled.errors import ShapeError
+from unrolled.models.contract import SequenceModel, real_lengths
+from unrolled.models.language_model import LanguageModel
 from unrolled.next_symbol import (
     FloatArray,
     IntArray,
@@ -24,15 +26,6 @@ from unrolled.next_symbol import (
 __all__ = ["TorchEngine", "TorchStepper"]
 
 PAD, BOS = 0, 1
-
-
-def _padded(rows: Sequence[NDArray[np.integer[Any]]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Right-padded ids (B, S) and their mask."""
-    lengths = np.array([len(row) for row in rows])
-    ids = np.full((len(rows), int(lengths.max())), PAD, dtype=np.int64)
-    mask = np.arange(ids.shape[1]) < lengths[:, None]
-    ids[mask] = np.concatenate(rows)
-    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
 
 
 class TorchEngine:
@@ -54,49 +47,90 @@ class TorchEngine:
 
     @torch.inference_mode()
     def start(self, sources: Sequence[NDArray[np.integer[Any]]], *, need_attention: bool = False) -> TorchStepper:
-        """Encode the sources and feed BOS to one row of each."""
-        memory = self.model.encode(*_padded(sources, self.device))
-        state = self.model.initial_state(memory, len(sources))
-        return TorchStepper(self.model, memory, state, num_rows=len(sources), need_attention=need_attention)
+        """Encode the sources and feed BOS to one row of each; a language model is fed its prompts."""
+        memory, prefixes = self._read(sources)
+        tokens, mask = _padded(prefixes, self.device)
+        state = self.model.initial_state(memory, len(prefixes))
+        return TorchStepper(self.model, memory, state, tokens, mask, need_attention=need_attention)
 
     @torch.inference_mode()
     def log_probs(
         self, sources: Sequence[NDArray[np.integer[Any]]], targets: Sequence[NDArray[np.integer[Any]]]
     ) -> list[FloatArray]:
-        """``ln P(y_t | y_<t, x)`` of each target id, end symbol included, in nats."""
-        labels, mask = _padded(targets, self.device)
-        memory = self.model.encode(*_padded(sources, self.device))
-        inputs = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], dim=1)
-        logits = self.model.decode(inputs, memory, self.model.initial_state(memory, len(targets)), mask=mask).logits
-        chosen = _log_softmax(logits).gather(2, labels.unsqueeze(2)).squeeze(2).cpu().numpy()
-        return [row[: len(target)] for row, target in zip(chosen, targets, strict=True)]
+        """``ln P(y_t | y_<t, x)`` of each target id, end symbol included, in nats; x a source or a prompt."""
+        memory, prefixes = self._read(sources)
+        ids, mask = _padded([np.append(*pair) for pair in zip(prefixes, targets, strict=True)], self.device)
+        state = self.model.initial_state(memory, len(ids))
+        logits = self.model.decode(ids[:, :-1], memory, state, mask=mask[:, 1:]).logits
+        chosen = _chosen(logits, ids[:, 1:])
+        firsts = (len(prefix) - 1 for prefix in prefixes)
+        return [row[first:][: len(y)] for row, first, y in zip(chosen, firsts, targets, strict=True)]
+
+    @torch.inference_mode()
+    def stream_log_probs(
+        self, inputs: IntArray, labels: IntArray, state: Any = None, *, reset: NDArray[np.bool_] | None = None
+    ) -> tuple[FloatArray, Any]:
+        """``ln P`` of labels (B, n) after inputs (B, n), in nats, of a language model that reads on and on.
+
+        Returns the log-probabilities (B, n) and the state after the chunk, which the next call is given; None stands
+        for the start. `reset` (B, n) is True at inputs before which a row returns to its start.
+        """
+        tokens, following = (torch.as_tensor(ids, dtype=torch.int64, device=self.device) for ids in (inputs, labels))
+        state = self.model.initial_state(None, len(inputs)) if state is None else state
+        begins = None if reset is None else torch.as_tensor(reset, device=self.device)
+        output = self.model.decode(tokens, None, state, reset=begins)
+        return _chosen(output.logits, following), output.state
+
+    def _read(self, sources: Sequence[NDArray[np.integer[Any]]]) -> tuple[Any, Sequence[NDArray[np.integer[Any]]]]:
+        """Memory of the sources, and the tokens that a row of each is fed before the first prediction."""
+        if not isinstance(self.model, LanguageModel):
+            return self.model.encode(*_padded(sources, self.device)), [np.array([BOS])] * len(sources)
+        if not all(map(len, sources)):
+            raise ShapeError("a language model goes on from at least one symbol, got an empty prompt")
+        return None, sources
+
+
+def _padded(rows: Sequence[NDArray[np.integer[Any]]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Right-padded ids (B, S) and their mask."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), int(lengths.max())), PAD, dtype=np.int64)
+    mask = np.arange(ids.shape[1]) < lengths[:, None]
+    ids[mask] = np.concatenate(rows)
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
 
 
 class TorchStepper:
-    """Rows of a batch of sources, each fed the same number of tokens; see the engine protocol."""
+    """Rows of a batch of sources, each fed the same number of tokens after its prefix; see the engine protocol."""
 
-    def __init__(self, model: SequenceModel, memory: Any, state: Any, *, num_rows: int, need_attention: bool) -> None:
+    def __init__(
+        self, model: SequenceModel, memory: Any, state: Any, tokens: Tensor, mask: Tensor, *, need_attention: bool
+    ) -> None:
         self._model = model
         self._memory = memory
         self._state = state
         self._need_attention = need_attention
-        self._device = memory.mask.device
-        self.num_rows = num_rows
-        self.advance(np.full(num_rows, BOS))
+        self._device = tokens.device
+        self.num_rows = len(tokens)
+        self._feed(tokens, None if mask.all() else mask)
 
     @torch.inference_mode()
     def advance(self, tokens: IntArray) -> None:
         """Feed one token a row."""
-        ids = torch.as_tensor(tokens, dtype=torch.int64, device=self._device).unsqueeze(1)
-        output = self._model.decode(ids, self._memory, self._state, need_attention=self._need_attention)
+        self._feed(torch.as_tensor(tokens, dtype=torch.int64, device=self._device).unsqueeze(1), None)
+
+    def _feed(self, tokens: Tensor, mask: Tensor | None) -> None:
+        """Feed tokens (R, n), right-padded where there is a mask."""
+        output = self._model.decode(tokens, self._memory, self._state, mask=mask, need_attention=self._need_attention)
+        rows = torch.arange(len(tokens), device=self._device)
+        last = torch.full_like(rows, -1) if mask is None else real_lengths(mask) - 1
         self._state = output.state
-        self._attention = output.attention
-        self._log_probs = _log_softmax(output.logits[:, -1])  # (R, V)
+        self._attention = None if output.attention is None else output.attention[rows, last]  # (R, S)
+        self._log_probs = _log_softmax(output.logits[rows, last])  # (R, V)
 
     @torch.inference_mode()
     def select(self, rows: IntArray, sources: IntArray | None = None) -> None:
         """Keep these sources, then reorder rows."""
-        if sources is not None:
+        if sources is not None and self._memory is not None:
             self._memory = self._memory.select(torch.as_tensor(sources, dtype=torch.int64, device=self._device))
         index = torch.as_tensor(rows, dtype=torch.int64, device=self._device)
         self._state = self._state.select(index)
@@ -134,7 +168,12 @@ class TorchStepper:
     def attention(self) -> FloatArray:
         """Weights of the last token fed over the source, (R, S)."""
         assert self._attention is not None, "attention was not asked for at the start"
-        return self._attention[:, -1].cpu().numpy()
+        return self._attention.cpu().numpy()
+
+
+def _chosen(logits: Tensor, labels: Tensor) -> FloatArray:
+    """Log-probabilities of labels (B, n), of logits (B, n, V)."""
+    return _log_softmax(logits).gather(2, labels.unsqueeze(2)).squeeze(2).cpu().numpy()
 
 
 def _log_softmax(logits: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from unrolled import config
 from unrolled.models.contract import detached, real_lengths, selected
-from unrolled.models.dropout import dropout
+from unrolled.models.dropout import Dropout, dropout
 from unrolled.models.recurrence import gru_reset_before_scan, gru_scan, lstm_scan, lstm_ungated_scan, rnn_scan
 from unrolled.parameters import num_gates
 
@@ -281,12 +281,19 @@ class RecurrentLayers(nn.ModuleList):
     """A stack of layers with dropout between them."""
 
     def __init__(
-        self, settings: config.Recurrent, input_size: int, *, fed_size: int = 0, is_bidirectional: bool = False
+        self,
+        settings: config.Recurrent,
+        input_size: int,
+        *,
+        fed_size: int = 0,
+        is_bidirectional: bool = False,
+        drop: Dropout = dropout,
     ) -> None:
         width = settings.hidden_size * (2 if is_bidirectional else 1)
         above = [Layer(settings, width, is_bidirectional=is_bidirectional) for _ in range(settings.num_layers - 1)]
         super().__init__([Layer(settings, input_size, fed_size=fed_size, is_bidirectional=is_bidirectional), *above])
         self.dropout = settings.dropout
+        self.drop = drop
 
     @property
     def first(self) -> Layer:
@@ -301,7 +308,7 @@ class RecurrentLayers(nn.ModuleList):
         x = gates
         for number, layer in enumerate(cast("Iterator[Layer]", iter(self))):
             if number:
-                x = layer.gates(dropout(x, self.dropout, self.training), ragged)
+                x = layer.gates(self.drop(x, self.dropout, self.training), ragged)
             x, state = layer.run(x, None if start is None else start[number], ragged)
             last.append(state)
         return x, tuple(last)

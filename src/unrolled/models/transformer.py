@@ -255,15 +255,16 @@ class CrossAttention(nn.Module):
 
 
 class DecoderLayer(Block):
-    """Self-attention over the past, attention to the memory, feed-forward."""
+    """Self-attention over the past, attention to the memory if there is one, feed-forward."""
 
-    def __init__(self, settings: config.TransformerDecoder, memory_size: int) -> None:
+    def __init__(self, settings: config.TransformerDecoder, memory_size: int | None) -> None:
         super().__init__(settings)
         D = settings.d_model
         self.norm1 = nn.LayerNorm(D)
         self.attention = SelfAttention(D, settings.num_heads, is_rotary=settings.positions == "rotary")
-        self.norm2 = nn.LayerNorm(D)
-        self.cross = CrossAttention(D, memory_size, settings.num_heads)
+        if memory_size is not None:
+            self.norm2 = nn.LayerNorm(D)
+            self.cross = CrossAttention(D, memory_size, settings.num_heads)
         self.norm3 = nn.LayerNorm(D)
         self.ff = FeedForward(settings)
 
@@ -274,27 +275,31 @@ class DecoderLayer(Block):
         *,
         past: Cache,
         allowed: Tensor | None,
-        memory: Cache,
-        memory_mask: Tensor,
+        memory: tuple[Cache, Tensor] | None,
         need_attention: bool,
     ) -> tuple[Tensor, Cache, Tensor | None]:
-        """(R, n, D) → (R, n, D), with the past grown by n; `allowed` None means causal without a past."""
+        """(R, n, D) → (R, n, D), with the past grown by n; `allowed` None means causal without a past.
+
+        `memory` is this layer's keys and values of the source, and which of them are real.
+        """
         query, keys, values = self.attention.project(self.inward(self.norm1, x), positions)
         cache = past.grown(keys, values)
         is_causal = allowed is None and query.shape[2] > 1
         context = join_heads(dot_product_attention(query, *cache, allowed, causal=is_causal))
         x = self.outward(self.norm1, x, self.attention.out(context))
-        attended, weights = self.cross(self.inward(self.norm2, x), memory, memory_mask, need_attention=need_attention)
-        x = self.outward(self.norm2, x, attended)
+        weights = None
+        if memory is not None:
+            attended, weights = self.cross(self.inward(self.norm2, x), *memory, need_attention=need_attention)
+            x = self.outward(self.norm2, x, attended)
         return self.outward(self.norm3, x, self.ff(self.inward(self.norm3, x))), cache, weights
 
 
 class TransformerDecoder(Embedding):
-    """Decoder layers over the target with a key-value cache."""
+    """Decoder layers over the target with a key-value cache; without an encoder a language model's."""
 
-    def __init__(self, settings: config.TransformerDecoder, encoder: config.Encoder, sizes: Sizes) -> None:
+    def __init__(self, settings: config.TransformerDecoder, encoder: config.Encoder | None, sizes: Sizes) -> None:
         super().__init__(settings, sizes.target)
-        D, M = settings.d_model, config.memory_size(encoder)
+        D, M = settings.d_model, None if encoder is None else config.memory_size(encoder)
         self.head_shape = (settings.num_heads, D // settings.num_heads)
         self.layers = nn.ModuleList(DecoderLayer(settings, M) for _ in range(settings.num_layers))
         self.output = Output(D, sizes.target, is_tied=settings.tie_embeddings)
@@ -304,17 +309,18 @@ class TransformerDecoder(Embedding):
         layers = cast("Iterator[DecoderLayer]", iter(self.layers))
         return TransformerMemory(encoded.mask, tuple(layer.cross.prepare(encoded.output) for layer in layers))
 
-    def initial_state(self, memory: TransformerMemory, batch_size: int) -> TransformerState:
+    def initial_state(self, memory: TransformerMemory | None, batch_size: int) -> TransformerState:
         """Nothing seen yet."""
+        del memory
         heads, head_dim = self.head_shape
-        empty = memory.layers[0].keys.new_empty(batch_size, heads, 0, head_dim)
-        position = torch.zeros(batch_size, dtype=torch.int64, device=memory.mask.device)
+        empty = self.output.bias.new_empty(batch_size, heads, 0, head_dim)
+        position = torch.zeros(batch_size, dtype=torch.int64, device=empty.device)
         return TransformerState((Cache(empty, empty),) * len(self.layers), None, position)
 
     def forward(
         self,
         tokens: Tensor,
-        memory: TransformerMemory,
+        memory: TransformerMemory | None,
         state: TransformerState,
         *,
         mask: Tensor | None,
@@ -324,6 +330,8 @@ class TransformerDecoder(Embedding):
         n = tokens.shape[1]
         past = state.layers[0].keys.shape[2]
         positions = state.position.unsqueeze(1) + torch.arange(n, device=tokens.device)
+        if mask is not None:
+            positions = positions.masked_fill(~mask, 0)  # padding needs none
         valid = _valid(state.valid, mask, past, tokens)
         allowed = _allowed(valid, past, n, tokens.device)
         x = dropout(self.embedding(tokens) + self.marks(positions), self.settings.dropout, self.training)
@@ -334,8 +342,7 @@ class TransformerDecoder(Embedding):
                 positions,
                 past=state.layers[number],
                 allowed=allowed,
-                memory=memory.layers[number],
-                memory_mask=memory.mask,
+                memory=None if memory is None else (memory.layers[number], memory.mask),
                 need_attention=need_attention and number == len(self.layers) - 1,
             )
             caches.append(cache)

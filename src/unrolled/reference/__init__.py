@@ -1,5 +1,7 @@
 """The NumPy engine: every layer from first principles, with its own backward pass, and prediction without PyTorch."""
 
+from unrolled.reference.autoregressive import DecoderOutput, LossAndGradients
+from unrolled.reference.building import build
 from unrolled.reference.cells import (
     GRUCell,
     LSTMCell,
@@ -9,13 +11,15 @@ from unrolled.reference.cells import (
     UngatedLSTMCell,
 )
 from unrolled.reference.gradient_check import gradient_check
+from unrolled.reference.language_model import LanguageModel
 from unrolled.reference.recurrence import Recurrent, unroll_backward, unroll_forward
-from unrolled.reference.seq2seq import DecoderOutput, LossAndGradients, Seq2Seq, build
+from unrolled.reference.seq2seq import Seq2Seq
 
 __all__ = [
     "DecoderOutput",
     "GRUCell",
     "LSTMCell",
+    "LanguageModel",
     "LossAndGradients",
     "RNNCell",
     "ReLURNNCell",

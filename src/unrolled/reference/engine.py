@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from unrolled import next_symbol
+from unrolled.errors import ShapeError
 from unrolled.next_symbol import SamplingPolicy
+from unrolled.reference.language_model import LanguageModel
 from unrolled.reference.layer import BoolArray, FloatArray, IntArray
 from unrolled.reference.ops import log_softmax
 from unrolled.reference.seq2seq import Seq2Seq
@@ -23,51 +25,84 @@ class NumpyEngine:
 
     Parameters
     ----------
-    model : Seq2Seq
+    model : Seq2Seq or LanguageModel
     vocabulary_size : int
         Target symbols.
     """
 
-    def __init__(self, model: Seq2Seq, *, vocabulary_size: int) -> None:
+    def __init__(self, model: Seq2Seq | LanguageModel, *, vocabulary_size: int) -> None:
         self.model = model
         self.vocabulary_size = vocabulary_size
 
     def start(self, sources: Sequence[IntArray], *, need_attention: bool = False) -> NumpyStepper:
-        """Encode the sources and feed BOS to one row of each."""
-        memory = self.model.encode(*_padded(sources))
-        return NumpyStepper(self.model, memory, num_rows=len(sources), need_attention=need_attention)
+        """Encode the sources and feed BOS to one row of each; a language model is fed its prompts."""
+        memory, prefixes = self._read(sources)
+        return NumpyStepper(self.model, memory, *_padded(prefixes), need_attention=need_attention)
 
     def log_probs(self, sources: Sequence[IntArray], targets: Sequence[IntArray]) -> list[FloatArray]:
-        """``ln P(y_t | y_<t, x)`` of each target id, end symbol included, in nats."""
-        labels, mask = _padded(targets)
-        memory = self.model.encode(*_padded(sources))
-        inputs = np.concatenate([np.full_like(labels[:, :1], _BOS), labels[:, :-1]], axis=1)
-        logits = self.model.decode(inputs, memory, self.model.initial_state(memory, len(targets)), mask=mask).logits
-        chosen = np.take_along_axis(_log_probs(logits), labels[..., None], axis=2)[..., 0]
-        return [row[: len(target)] for row, target in zip(chosen, targets, strict=True)]
+        """``ln P(y_t | y_<t, x)`` of each target id, end symbol included, in nats; x a source or a prompt."""
+        memory, prefixes = self._read(sources)
+        ids, mask = _padded([np.append(*pair) for pair in zip(prefixes, targets, strict=True)])
+        state = self.model.initial_state(memory, len(ids))
+        chosen = _chosen(self.model.decode(ids[:, :-1], memory, state, mask=mask[:, 1:]).logits, ids[:, 1:])
+        firsts = (len(prefix) - 1 for prefix in prefixes)
+        return [row[first:][: len(y)] for row, first, y in zip(chosen, firsts, targets, strict=True)]
+
+    def stream_log_probs(
+        self, inputs: IntArray, labels: IntArray, state: Any = None, *, reset: BoolArray | None = None
+    ) -> tuple[FloatArray, Any]:
+        """``ln P`` of labels (B, n) after inputs (B, n), in nats, of a language model that reads on and on.
+
+        Returns the log-probabilities (B, n) and the state after the chunk, which the next call is given; None stands
+        for the start. `reset` (B, n) is True at inputs before which a row returns to its start.
+        """
+        state = self.model.initial_state(None, len(inputs)) if state is None else state
+        output = self.model.decode(inputs, None, state, reset=reset)
+        return _chosen(output.logits, labels), output.state
+
+    def _read(self, sources: Sequence[IntArray]) -> tuple[Any, Sequence[IntArray]]:
+        """Memory of the sources, and the tokens that a row of each is fed before the first prediction."""
+        if isinstance(self.model, Seq2Seq):
+            return self.model.encode(*_padded(sources)), [np.array([_BOS])] * len(sources)
+        if not all(map(len, sources)):
+            raise ShapeError("a language model goes on from at least one symbol, got an empty prompt")
+        return None, sources
 
 
 class NumpyStepper:
-    """Rows of a batch of sources, each fed the same number of tokens; see the engine protocol."""
+    """Rows of a batch of sources, each fed the same number of tokens after its prefix; see the engine protocol."""
 
-    def __init__(self, model: Seq2Seq, memory: Any, *, num_rows: int, need_attention: bool) -> None:
+    def __init__(
+        self,
+        model: Seq2Seq | LanguageModel,
+        memory: Any,
+        prefixes: IntArray,
+        mask: BoolArray,
+        *,
+        need_attention: bool,
+    ) -> None:
         self._model = model
         self._memory = memory
-        self._state = model.initial_state(memory, num_rows)
+        self._state = model.initial_state(memory, len(prefixes))
         self._need_attention = need_attention
-        self.num_rows = num_rows
-        self.advance(np.full(num_rows, _BOS))
+        self.num_rows = len(prefixes)
+        self._feed(prefixes, mask)
 
     def advance(self, tokens: IntArray) -> None:
         """Feed one token a row."""
-        output = self._model.decode(tokens[:, None], self._memory, self._state, need_attention=self._need_attention)
+        self._feed(tokens[:, None], np.ones((len(tokens), 1), np.bool_))
+
+    def _feed(self, tokens: IntArray, mask: BoolArray) -> None:
+        """Feed right-padded tokens (R, n)."""
+        output = self._model.decode(tokens, self._memory, self._state, mask=mask, need_attention=self._need_attention)
+        rows, last = np.arange(len(tokens)), mask.sum(axis=1) - 1
         self._state = output.state
-        self._attention = output.attention
-        self._log_probs = _log_probs(output.logits[:, -1])  # (R, V)
+        self._attention = None if output.attention is None else output.attention[rows, last]  # (R, S)
+        self._log_probs = _log_probs(output.logits[rows, last])  # (R, V)
 
     def select(self, rows: IntArray, sources: IntArray | None = None) -> None:
         """Keep these sources, then reorder rows."""
-        if sources is not None:
+        if sources is not None and self._memory is not None:
             self._memory = self._memory.select(sources)
         self._state = self._state.select(rows)
         self._log_probs = self._log_probs[rows]
@@ -95,7 +130,8 @@ class NumpyStepper:
     def attention(self) -> FloatArray:
         """Weights of the last token fed over the source, (R, S)."""
         assert self._attention is not None, "attention was not asked for at the start"
-        return self._attention[:, -1]
+        weights: FloatArray = self._attention
+        return weights
 
 
 def _padded(rows: Sequence[IntArray]) -> tuple[IntArray, BoolArray]:
@@ -105,6 +141,12 @@ def _padded(rows: Sequence[IntArray]) -> tuple[IntArray, BoolArray]:
     ids = np.full(mask.shape, _PAD, dtype=np.int64)
     ids[mask] = np.concatenate(rows)
     return ids, mask
+
+
+def _chosen(logits: FloatArray, labels: IntArray) -> FloatArray:
+    """Log-probabilities of labels (B, n), of logits (B, n, V)."""
+    chosen: FloatArray = np.take_along_axis(_log_probs(logits), labels[..., None], axis=2)[..., 0]
+    return chosen
 
 
 def _log_probs(logits: FloatArray) -> FloatArray:

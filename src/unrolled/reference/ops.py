@@ -114,7 +114,7 @@ def silu_backward(d_y: FloatArray, cache: SiLUCache) -> FloatArray:
 
 
 def dropout_forward(
-    x: FloatArray, rate: float, rng: np.random.Generator | None
+    x: FloatArray, rate: float, rng: np.random.Generator | None, *, is_shared: bool = False
 ) -> tuple[FloatArray, FloatArray | None]:
     """``y = x ⊙ m / (1 − rate)`` with m drawn from {0, 1} and P(m = 0) = rate (Srivastava et al. 2014).
 
@@ -125,6 +125,8 @@ def dropout_forward(
         In [0, 1).
     rng : Generator or None
         Where m is drawn from; none in evaluation: y = x.
+    is_shared : bool
+        One mask a row for all steps of x (B, T, ...): variational dropout (Gal & Ghahramani 2016).
 
     Returns
     -------
@@ -134,7 +136,8 @@ def dropout_forward(
     """
     if rng is None or rate == 0.0:
         return x, None
-    scaled_mask = (rng.random(x.shape, dtype=np.float32) >= rate).astype(x.dtype) / (1.0 - rate)
+    shape = (len(x), 1, *x.shape[2:]) if is_shared else x.shape
+    scaled_mask = (rng.random(shape, dtype=np.float32) >= rate).astype(x.dtype) / (1.0 - rate)
     return x * scaled_mask, scaled_mask
 
 

@@ -145,6 +145,8 @@ class Recurrent:
         The forward cell of each layer, and the backward one if there is one.
     dropout : float
         Rate between layers; in effect while a generator is passed.
+    is_variational : bool
+        Let a row drop the same entries at all steps.
     is_reversed : bool
         Let the first direction read from right to left (and the second, if any, from left to right).
 
@@ -154,9 +156,17 @@ class Recurrent:
         `0.fwd.weight_ih` and so on.
     """
 
-    def __init__(self, layers: Sequence[tuple[Cell, ...]], *, dropout: float = 0.0, is_reversed: bool = False) -> None:
+    def __init__(
+        self,
+        layers: Sequence[tuple[Cell, ...]],
+        *,
+        dropout: float = 0.0,
+        is_variational: bool = False,
+        is_reversed: bool = False,
+    ) -> None:
         self.layers = tuple(layers)
         self.dropout = dropout
+        self.is_variational = is_variational
         self.is_reversed = is_reversed
         self.parameters = {
             f"{layer}.{direction}.{name}": weight
@@ -167,7 +177,13 @@ class Recurrent:
 
     @classmethod
     def from_parameters(
-        cls, cell: type[Cell], parameters: Weights, *, dropout: float = 0.0, is_reversed: bool = False
+        cls,
+        cell: type[Cell],
+        parameters: Weights,
+        *,
+        dropout: float = 0.0,
+        is_variational: bool = False,
+        is_reversed: bool = False,
     ) -> Self:
         """As many layers and directions of one kind of cell as there are weights for."""
         num_layers = len({name.split(".", 1)[0] for name in parameters})
@@ -175,7 +191,7 @@ class Recurrent:
             [under(parameters, f"{layer}.{direction}") for direction in _DIRECTIONS] for layer in range(num_layers)
         ]
         layers = [tuple(cell.from_parameters(weights) for weights in directions if weights) for directions in found]
-        return cls(layers, dropout=dropout, is_reversed=is_reversed)
+        return cls(layers, dropout=dropout, is_variational=is_variational, is_reversed=is_reversed)
 
     def forward(
         self,
@@ -204,7 +220,8 @@ class Recurrent:
         """
         last, cache = [], RecurrentCache([], [])
         for number, cells in enumerate(self.layers):
-            x, dropped = dropout_forward(x, self.dropout if number else 0.0, rng)
+            rate = self.dropout if number else 0.0
+            x, dropped = dropout_forward(x, rate, rng, is_shared=self.is_variational)
             begin = _starts(cells, None if start is None else start[number], len(x))
             x, state, runs = _layer_forward(cells, x, begin, mask, is_reversed=self.is_reversed)
             last.append(state)

@@ -114,19 +114,20 @@ class DecoderLayerCache(NamedTuple):
     """What `DecoderLayer.backward` needs."""
 
     attention: ResidualCache
-    cross: ResidualCache
+    cross: ResidualCache | None
     ff: ResidualCache
 
 
 class DecoderLayer:
-    """Self-attention over the past, attention to the memory, feed-forward."""
+    """Self-attention over the past, attention to the memory if there are weights for it, feed-forward."""
 
     def __init__(self, settings: config.TransformerDecoder, parameters: Weights) -> None:
         self.parameters = parameters
         self.residual1 = Residual(settings, under(parameters, "norm1"))
         self.attention = SelfAttention(settings, under(parameters, "attention"))
-        self.residual2 = Residual(settings, under(parameters, "norm2"))
-        self.cross = CrossAttention(under(parameters, "cross"), num_heads=settings.num_heads)
+        if "cross.out.weight" in parameters:
+            self.residual2 = Residual(settings, under(parameters, "norm2"))
+            self.cross = CrossAttention(under(parameters, "cross"), num_heads=settings.num_heads)
         self.residual3 = Residual(settings, under(parameters, "norm3"))
         self.ff = FeedForward(settings, under(parameters, "ff"))
 
@@ -137,23 +138,30 @@ class DecoderLayer:
         visible: Visible,
         past: KeysValues,
         *,
-        memory: KeysValues,
-        memory_mask: BoolArray,
+        memory: tuple[KeysValues, BoolArray] | None,
         rng: np.random.Generator | None = None,
     ) -> tuple[FloatArray, DecoderLayerCache]:
-        """(R, n, D) → (R, n, D); ``cache.attention.inner.reached`` is the past grown by n."""
-        x, attention = self.residual1.forward(x, lambda y: self.attention.forward(y, positions, visible, past), rng)
-        x, cross = self.residual2.forward(x, lambda y: self.cross.forward(y, memory, memory_mask), rng)
-        x, ff = self.residual3.forward(x, lambda y: self.ff.forward(y, rng), rng)
-        return x, DecoderLayerCache(attention, cross, ff)
+        """(R, n, D) → (R, n, D); ``cache.attention.inner.reached`` is the past grown by n.
 
-    def backward(self, d_x: FloatArray, cache: DecoderLayerCache) -> tuple[FloatArray, KeysValues, Gradients]:
+        `memory` is this layer's keys and values of the source, and which of them are real.
+        """
+        x, attention = self.residual1.forward(x, lambda y: self.attention.forward(y, positions, visible, past), rng)
+        attended = None
+        if memory is not None:
+            x, attended = self.residual2.forward(x, lambda y: self.cross.forward(y, *memory), rng)
+        x, ff = self.residual3.forward(x, lambda y: self.ff.forward(y, rng), rng)
+        return x, DecoderLayerCache(attention, attended, ff)
+
+    def backward(self, d_x: FloatArray, cache: DecoderLayerCache) -> tuple[FloatArray, KeysValues | None, Gradients]:
         """∂L/∂x, ∂L/∂memory and parameter gradients; the past is taken as given."""
         d_x, norm3, ff = self.residual3.backward(d_x, self.ff.backward, cache.ff)
-        d_x, norm2, d_memory, cross = self.residual2.backward(d_x, self.cross.backward, cache.cross)
+        gradients = {**named("norm3", norm3), **named("ff", ff)}
+        d_memory = None
+        if cache.cross is not None:
+            d_x, norm2, d_memory, cross = self.residual2.backward(d_x, self.cross.backward, cache.cross)
+            gradients.update({**named("norm2", norm2), **named("cross", cross)})
         d_x, norm1, attention = self.residual1.backward(d_x, self.attention.backward, cache.attention)
-        gradients = {**named("norm1", norm1), **named("attention", attention), **named("norm2", norm2)}
-        return d_x, d_memory, {**gradients, **named("cross", cross), **named("norm3", norm3), **named("ff", ff)}
+        return d_x, d_memory, {**gradients, **named("norm1", norm1), **named("attention", attention)}
 
 
 # --- the two ends ----------------------------------------------------------------------------------------------------

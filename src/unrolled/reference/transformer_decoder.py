@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -65,22 +65,20 @@ class TransformerDecoderCache(NamedTuple):
     layers: list[DecoderLayerCache]
     exit: ops.LayerNormCache | None
     output: ops.LinearCache
-    mask: BoolArray
+    memory_mask: BoolArray | None
 
 
 class TransformerDecoder:
-    """Decoder layers over the target.
+    """Decoder layers over the target; without weights for attention to a source, those of a language model.
 
     Parameters
     ----------
     settings : config.TransformerDecoder
-    encoder : config.Encoder
     parameters : dict
         Named as in the inventory, without ``decoder.``.
     """
 
-    def __init__(self, settings: config.TransformerDecoder, encoder: config.Encoder, parameters: Weights) -> None:
-        del encoder
+    def __init__(self, settings: config.TransformerDecoder, parameters: Weights) -> None:
         self.parameters = parameters
         self.head_shape = (settings.num_heads, settings.d_model // settings.num_heads)
         self.ends = Ends(settings, parameters)
@@ -107,17 +105,18 @@ class TransformerDecoder:
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
-    def initial_state(self, memory: TransformerMemory, batch_size: int) -> TransformerState:
+    def initial_state(self, memory: TransformerMemory | None, batch_size: int) -> TransformerState:
         """Nothing seen yet."""
+        del memory
         heads, head_dim = self.head_shape
-        empty = np.zeros((batch_size, heads, 0, head_dim), memory.layers[0].keys.dtype)
+        empty = np.zeros((batch_size, heads, 0, head_dim), self.parameters["output.bias"].dtype)
         layers = (KeysValues(empty, empty),) * len(self.layers)
         return TransformerState(layers, np.zeros((batch_size, 0), np.bool_), np.zeros(batch_size, np.int64))
 
     def forward(
         self,
         tokens: IntArray,
-        memory: TransformerMemory,
+        memory: TransformerMemory | None,
         state: TransformerState,
         *,
         mask: BoolArray | None = None,
@@ -134,36 +133,42 @@ class TransformerDecoder:
         """
         real = np.ones(tokens.shape, np.bool_) if mask is None else mask
         valid = np.concatenate([state.valid, real], axis=1)  # (R, P + n)
-        positions = state.position[:, None] + np.arange(tokens.shape[1])  # right for real tokens, which come first
+        positions = np.where(real, state.position[:, None] + np.arange(tokens.shape[1]), 0)  # padding needs none
         visible = Visible(keys=valid, is_causal=True)
         x, entrance = self.ends.enter(tokens, positions, None, rng)  # (1)
         caches = []
-        for layer, past, sources in zip(self.layers, state.layers, memory.layers, strict=True):
-            x, cache = layer.forward(
-                x, positions, visible, past, memory=sources, memory_mask=memory.mask, rng=rng
-            )  # (2)
+        for number, layer in enumerate(self.layers):
+            source = None if memory is None else (memory.layers[number], memory.mask)
+            x, cache = layer.forward(x, positions, visible, state.layers[number], memory=source, rng=rng)  # (2)
             caches.append(cache)
         x, norm = self.ends.leave(x)  # (3)
         logits, output = self.output.forward(x)  # (4)
         reached = tuple(cache.attention.inner.reached for cache in caches)
         last = TransformerState(reached, valid, state.position + real.sum(axis=1))
         weights = self._weights(caches[-1], len(tokens)) if need_attention else None
-        return (logits, last, weights), TransformerDecoderCache(entrance, caches, norm, output, memory.mask)
+        memory_mask = None if memory is None else memory.mask
+        return (logits, last, weights), TransformerDecoderCache(entrance, caches, norm, output, memory_mask)
 
-    def _weights(self, cache: DecoderLayerCache, num_rows: int) -> FloatArray:
+    def _weights(self, cache: DecoderLayerCache, num_rows: int) -> FloatArray | None:
         """Attention of the last layer to the source, averaged over its heads: (R, n, S)."""
+        if cache.cross is None:
+            return None
         weights: FloatArray = self.layers[-1].cross.weights(cache.cross.inner, num_rows).mean(axis=1)
         return weights
 
-    def backward(self, d_logits: FloatArray, cache: TransformerDecoderCache) -> tuple[TransformerMemory, Gradients]:
-        """∂L/∂memory and parameter gradients, of a forward pass without a mask from `initial_state`."""
+    def backward(
+        self, d_logits: FloatArray, cache: TransformerDecoderCache
+    ) -> tuple[TransformerMemory | None, Gradients]:
+        """∂L/∂memory and parameter gradients, of a forward pass without a mask; the state before is taken as given."""
         d_x, gradients = self.output.backward(d_logits, cache.output)  # (4)
         d_x, found = self.ends.leave_backward(d_x, cache.exit)  # (3)
         gradients.update(found)
-        d_memory = []
+        d_memory: list[Any] = []
         for number in reversed(range(len(self.layers))):
             d_x, d_layer, found = self.layers[number].backward(d_x, cache.layers[number])  # (2)
             d_memory.append(d_layer)
             gradients.update(named(f"layers.{number}", found))
         accumulate(gradients, self.ends.enter_backward(d_x, cache.entrance))  # (1)
-        return TransformerMemory(cache.mask, tuple(reversed(d_memory))), gradients
+        if cache.memory_mask is None:
+            return None, gradients
+        return TransformerMemory(cache.memory_mask, tuple(reversed(d_memory))), gradients
