@@ -12,6 +12,24 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from unrolled.config.base import Count, Positive, Rate, Settings
+from unrolled.config.model import (
+    Decoder,
+    Encoder,
+    LanguageDecoder,
+    LanguageModel,
+    Model,
+    Recurrent,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    RecurrentLanguageDecoder,
+    Seq2Seq,
+    Transformer,
+    TransformerDecoder,
+    TransformerEncoder,
+    longest_sequence,
+    longest_source,
+    memory_size,
+)
 from unrolled.config.text import Text
 
 __all__ = [
@@ -24,6 +42,7 @@ __all__ = [
     "LanguageModel",
     "Model",
     "Optimizer",
+    "Recurrent",
     "RecurrentDecoder",
     "RecurrentEncoder",
     "RecurrentLanguageDecoder",
@@ -32,13 +51,14 @@ __all__ = [
     "Side",
     "Text",
     "Training",
+    "Transformer",
     "TransformerDecoder",
     "TransformerEncoder",
+    "longest_sequence",
+    "longest_source",
+    "memory_size",
 ]
 
-Cell = Literal["rnn", "lstm", "gru"]
-Score = Literal["dot", "scaled_dot", "general", "additive"]
-Positions = Literal["sinusoidal", "learned", "rotary"]
 Column = Literal["source", "target", "features", "-"]
 
 
@@ -111,200 +131,6 @@ class Data(Settings):
                     f"shared_vocabulary needs equal source.{name} and target.{name}, got {ours} and {theirs}"
                 )
         return self
-
-
-# --- models ----------------------------------------------------------------------------------------------------------
-
-
-class Recurrent(Settings):
-    """What recurrent encoders and decoders have in common."""
-
-    cell: Cell = "lstm"
-    nonlinearity: Literal["tanh", "relu"] = "tanh"
-    """Of `cell="rnn"` alone."""
-    forget_gate: bool = True
-    """Of `cell="lstm"` alone: off gives the cell of 1997, an ungated carousel."""
-    reset: Literal["after", "before"] = "after"
-    """Of `cell="gru"` alone: whether the reset gate acts after the recurrent product (cuDNN) or before it (2014)."""
-    embedding_dim: Positive = 128
-    hidden_size: Positive = 256
-    num_layers: Positive = 1
-    dropout: Rate = 0.2
-    """On the embeddings, between layers, and on the output."""
-
-    @model_validator(mode="after")
-    def _options_belong_to_the_cell(self) -> Self:
-        for option, cell, default in (
-            ("nonlinearity", "rnn", "tanh"),
-            ("forget_gate", "lstm", True),
-            ("reset", "gru", "after"),
-        ):
-            if getattr(self, option) != default and self.cell != cell:
-                raise ValueError(f"{option}={getattr(self, option)} is an option of cell={cell}, got cell={self.cell}")
-        return self
-
-
-class RecurrentEncoder(Recurrent):
-    """Recurrent encoder: embedding, then layers of cells in one or two directions; `hidden_size` is of each."""
-
-    type: Literal["recurrent"] = "recurrent"
-    is_bidirectional: bool = True
-    is_reversed: bool = False
-    """Read the source backwards (Sutskever et al. 2014); for one direction alone, two see both ends anyway."""
-
-    @model_validator(mode="after")
-    def _one_way_to_reverse(self) -> Self:
-        if self.is_reversed and self.is_bidirectional:
-            raise ValueError("is_reversed=true makes no sense with is_bidirectional=true, which reads both ways")
-        return self
-
-
-class RecurrentDecoder(Recurrent):
-    """Recurrent decoder; `attention="none"` is the fixed-vector model."""
-
-    type: Literal["recurrent"] = "recurrent"
-    attention: Score | Literal["none"] = "general"
-    """How a decoder state is compared with each encoder output (`concat` is accepted for `additive`)."""
-    wiring: Literal["luong", "luong_input_feeding", "bahdanau"] = "luong"
-    """Where the context enters: `luong` after the cell, so that all steps are one call under teacher forcing; with
-    `luong_input_feeding` the attended vector is also fed to the next step; `bahdanau` before the cell."""
-    start: Literal["encoder", "learned"] = "encoder"
-    """Start state: the encoder's final one (projected where sizes or directions differ), or one learned vector."""
-    vector_every_step: bool = False
-    """With `attention="none"`: the fixed vector is also part of every step's input (Cho et al. 2014)."""
-    tie_embeddings: bool = False
-    """Use the target embedding as output layer; needs `embedding_dim = hidden_size`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _concat_is_additive(cls, values: object) -> object:
-        if isinstance(values, dict) and values.get("attention") == "concat":
-            return {**values, "attention": "additive"}
-        return values
-
-    @model_validator(mode="after")
-    def _options_fit(self) -> Self:
-        if self.attention == "none" and self.wiring != "luong":
-            raise ValueError(f"wiring={self.wiring} says where a context enters, but attention=none has no context")
-        if self.attention != "none" and self.vector_every_step:
-            raise ValueError(f"vector_every_step=true is an option of attention=none, got attention={self.attention}")
-        if self.attention == "none" and self.start == "learned" and not self.vector_every_step:
-            raise ValueError("attention=none with start=learned never sees the source; set vector_every_step=true")
-        _check_tied(self, is_tied=self.tie_embeddings)
-        return self
-
-
-class RecurrentLanguageDecoder(Recurrent):
-    """Recurrent layers over a text, from a zero state."""
-
-    type: Literal["recurrent"] = "recurrent"
-    tie_embeddings: bool = False
-    """Use the embedding as output layer; needs `embedding_dim = hidden_size`."""
-    variational_dropout: bool = False
-    """Draw one mask a sequence and use it at all its steps (Gal & Ghahramani 2016)."""
-
-    @model_validator(mode="after")
-    def _options_fit(self) -> Self:
-        _check_tied(self, is_tied=self.tie_embeddings)
-        return self
-
-
-def _check_tied(settings: Recurrent, *, is_tied: bool) -> None:
-    """An embedding that is the output layer too is as wide as what that layer reads."""
-    if is_tied and settings.embedding_dim != settings.hidden_size:
-        raise ValueError(
-            f"tie_embeddings needs embedding_dim = hidden_size, got {settings.embedding_dim} and {settings.hidden_size}"
-        )
-
-
-class Transformer(Settings):
-    """What Transformer encoders and decoders have in common."""
-
-    d_model: Positive = 256
-    d_ff: Positive = 1024
-    num_layers: Positive = 4
-    num_heads: Positive = 4
-    positions: Positions = "sinusoidal"
-    max_positions: Positive = 1024
-    """Rows of the table of `positions="learned"`; longer sequences are refused."""
-    norm: Literal["pre", "post"] = "pre"
-    """Layer norm before each sublayer (with a last one at the top), or after each residual sum (2017)."""
-    activation: Literal["relu", "gelu", "swiglu"] = "relu"
-    """Of the feed-forward layer; `swiglu` has a third matrix (Shazeer 2020)."""
-    dropout: Rate = 0.1
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model must be divisible by num_heads, got {self.d_model} and {self.num_heads}")
-        if self.positions == "rotary" and (self.d_model // self.num_heads) % 2:
-            raise ValueError(f"rotary positions need an even head_dim, got {self.d_model // self.num_heads}")
-        return self
-
-
-class TransformerEncoder(Transformer):
-    """Transformer encoder."""
-
-    type: Literal["transformer"] = "transformer"
-
-
-class TransformerDecoder(Transformer):
-    """Transformer decoder, with a key-value cache."""
-
-    type: Literal["transformer"] = "transformer"
-    tie_embeddings: bool = False
-    """Use the target embedding as output layer."""
-
-
-Encoder = Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="type")]
-Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="type")]
-LanguageDecoder = Annotated[RecurrentLanguageDecoder | TransformerDecoder, Field(discriminator="type")]
-
-
-class Seq2Seq(Settings):
-    """Encoder–decoder: any of the encoders with any of the decoders."""
-
-    type: Literal["seq2seq"] = "seq2seq"
-    encoder: Encoder = RecurrentEncoder()
-    decoder: Decoder = RecurrentDecoder()
-
-    @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
-        if isinstance(self.decoder, RecurrentDecoder) and self.decoder.attention in ("dot", "scaled_dot"):
-            width, hidden = memory_size(self.encoder), self.decoder.hidden_size
-            if width != hidden:
-                raise ValueError(
-                    f"attention={self.decoder.attention} needs equal sizes, got encoder output {width} and decoder"
-                    f" hidden_size {hidden}; use attention=general or make them equal"
-                )
-        return self
-
-
-class LanguageModel(Settings):
-    """A decoder alone: P(y) = Π_t P(y_t | y_<t)."""
-
-    type: Literal["language_model"] = "language_model"
-    decoder: LanguageDecoder = RecurrentLanguageDecoder()
-
-
-def memory_size(encoder: RecurrentEncoder | TransformerEncoder) -> int:
-    """Width of an encoder's output: all directions together."""
-    if isinstance(encoder, TransformerEncoder):
-        return encoder.d_model
-    return encoder.hidden_size * (2 if encoder.is_bidirectional else 1)
-
-
-def longest_sequence(side: Recurrent | Transformer) -> int | None:
-    """Most symbols that an encoder or a decoder can read, the end symbol included; none for any number."""
-    return side.max_positions if isinstance(side, Transformer) and side.positions == "learned" else None
-
-
-def longest_source(model: Seq2Seq | LanguageModel) -> int | None:
-    """Most symbols of a source that a model can read; none for any number."""
-    return longest_sequence(model.encoder) if isinstance(model, Seq2Seq) else None
-
-
-Model = Annotated[Seq2Seq | LanguageModel, Field(discriminator="type")]
 
 
 # --- training and decoding -------------------------------------------------------------------------------------------
