@@ -15,6 +15,7 @@ FLAGS = {
     "evaluate": "--with --beam --engine --predictions --json",
     "compare": "",
     "score": "--engine",
+    "doctor": "--data --json",
     "presets": "",
     "demo": "",
 }

@@ -9,6 +9,7 @@ import typer
 import unrolled
 from unrolled.commands.compare import compare
 from unrolled.commands.demo import demo
+from unrolled.commands.doctor import doctor
 from unrolled.commands.evaluate import evaluate
 from unrolled.commands.predict import predict
 from unrolled.commands.presets import presets
@@ -17,13 +18,13 @@ from unrolled.commands.score import score
 from unrolled.commands.train import train
 
 app = typer.Typer(
-    help="Sequence models, unrolled: train them on your own pairs, predict, evaluate, compare.",
+    help="Sequence models, unrolled: train them on your own pairs, predict, evaluate, compare, look inside.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, predict, evaluate, compare, score, presets, demo):
+for command in (train, predict, evaluate, compare, score, doctor, presets, demo):
     app.command()(reporting(command))
 
 

@@ -1,8 +1,16 @@
 """Why does it not learn? Checks and measurements for any `torch.nn.Module` or callable.
 
 `examine(model, batch)` runs everything that applies and returns findings, worst first. Each has one of the names in
-`FAULTS`. Nothing is printed, and the model is left as it was found.
+`FAULTS`. `examine_run(folder)` does so for a whole run, its log and its data. Nothing is printed, and the model is left
+as it was found. Importing this room needs PyTorch; without it, the import raises `MissingExtraError`.
 """
+
+from unrolled.errors import MissingExtraError
+
+try:
+    import torch
+except ImportError as absent:
+    raise MissingExtraError("torch", extra="train", purpose="diagnosis") from absent
 
 from unrolled.diagnosis.activity import Activations, Activity, activations
 from unrolled.diagnosis.adapter import Adapter
@@ -10,6 +18,7 @@ from unrolled.diagnosis.attention import AttentionNumbers, attention_numbers, ch
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding
 from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
+from unrolled.diagnosis.doctor import examine_run
 from unrolled.diagnosis.examine import Examination, examine
 from unrolled.diagnosis.exposure import ExposureGap, exposure_gap
 from unrolled.diagnosis.findings import FAULTS, Fault, Finding, Where
@@ -63,6 +72,7 @@ __all__ = [
     "check_stepwise",
     "detached",
     "examine",
+    "examine_run",
     "exposure_gap",
     "forget_gates",
     "gradient_flow",

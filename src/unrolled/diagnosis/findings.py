@@ -157,7 +157,8 @@ FAULTS: dict[str, Fault] = {
     "source_ignored": Fault(
         "broken",
         "another source gives another output",
-        "check that the encoder's output or final state reaches the decoder",
+        "check that the encoder's output or final state reaches the decoder, and that each target belongs to the source"
+        " on its line",
     ),
     "order_ignored": Fault(
         "suspect",
@@ -173,6 +174,43 @@ FAULTS: dict[str, Fault] = {
         "suspect",
         "symbols are about as often right after the model's own prefix as after the true one",
         "train longer, or feed the model its own symbols part of the time (scheduled sampling)",
+    ),
+    "loss_stuck": Fault(
+        "broken",
+        "after some hundred steps the loss is below that of symbol frequencies alone, let alone ln V",
+        "look at the other findings first; then for targets that do not belong to their sources, and try a learning rate"
+        " ten times lower, then ten times higher",
+    ),
+    "steps_skipped": Fault(
+        "suspect",
+        "every step has a finite gradient",
+        "look at the data lines of the skipped steps, and lower the learning rate",
+    ),
+    "dev_got_worse": Fault(
+        "suspect",
+        "the last dev values are about as good as the best one",
+        "train less (training.patience), on more data, with more dropout or a smaller model",
+    ),
+    "learnt_by_heart": Fault(
+        "suspect",
+        "what is learnt on training pairs helps on held-out ones",
+        "check that each target belongs to the source on its line (columns, order of lines); then as for any overfitting:"
+        " more data, more dropout, a smaller model",
+    ),
+    "attention_stands_still": Fault(
+        "suspect",
+        "where a model looks depends on what it writes",
+        "look for queries that do not change; try another attention score, or a lower learning rate",
+    ),
+    "unknown_symbols": Fault(
+        "suspect",
+        "hardly any symbol of the data is unknown to the model",
+        "check columns, normal form, case and units of the file; lower min_count or raise max_symbols and train again",
+    ),
+    "pairs_left_out": Fault(
+        "suspect",
+        "hardly any pair is over the length limits",
+        "raise data.source.max_length and data.target.max_length, or set data.over_long=cut",
     ),
     "overlap": Fault(
         "suspect",

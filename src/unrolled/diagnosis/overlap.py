@@ -6,11 +6,12 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from unrolled.diagnosis.findings import Finding, Where, finding
+from unrolled.text import Pairs
 
 __all__ = ["check_overlap"]
 
 
-def check_overlap(train: Iterable[Any], valid: Iterable[Any]) -> list[Finding]:
+def check_overlap(train: Iterable[Any] | Pairs, valid: Iterable[Any] | Pairs) -> list[Finding]:
     """Whether validation examples occur in the training data.
 
     Parameters

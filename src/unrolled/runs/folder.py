@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -109,6 +111,15 @@ class Run:
     def log_path(self) -> Path:
         """The log of events, one JSON object a line; it grows, so the manifest leaves it out."""
         return self.path / _LOG
+
+    def events(self) -> list[dict[str, Any]]:
+        """The logged events, in order; a last line that was cut by a kill is passed over."""
+        lines = self.log_path.read_bytes().splitlines() if self.log_path.is_file() else []
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
 
     @property
     def has_weights(self) -> bool:
