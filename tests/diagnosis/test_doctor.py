@@ -166,7 +166,12 @@ def test_skipped_steps_are_counted_and_named():
     events = [*steps([1.0] * 99), {**skipped, "step": 100}]
     assert check_skipped_steps(events) == []
     (found,) = check_skipped_steps([*events, {**skipped, "step": 101}])
-    assert (found.name, found.where.module, found.where.step, found.where.line) == ("steps_skipped", "decoder.w", 100, 7)
+    assert (found.name, found.where.module, found.where.step, found.where.line) == (
+        "steps_skipped",
+        "decoder.w",
+        100,
+        7,
+    )
     halted = {"event": "TrainingHalted", "step": 100, "fault": "non_finite"}
     assert [one.name for one in check_skipped_steps([*events, halted])] == ["non_finite"]
 

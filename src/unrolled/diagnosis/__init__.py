@@ -17,8 +17,8 @@ from unrolled.diagnosis.adapter import Adapter
 from unrolled.diagnosis.attention import AttentionNumbers, attention_numbers, check_attention
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding
-from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
 from unrolled.diagnosis.doctor import examine_run
+from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
 from unrolled.diagnosis.examine import Examination, examine
 from unrolled.diagnosis.exposure import ExposureGap, exposure_gap
 from unrolled.diagnosis.findings import FAULTS, Fault, Finding, Where

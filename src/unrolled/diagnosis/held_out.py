@@ -1,4 +1,4 @@
-"""What a trained model makes of pairs: better than symbol frequencies, on held-out pairs too, looking where it should."""
+"""What a trained model makes of pairs: is it better than symbol frequencies, on held-out pairs too; does it look around."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def check_generalisation(model: Any, train: Batch, dev: Batch | None) -> list[Fi
     alone, other = _frequency_entropy(train, dev), _loss(model, dev)
     if other <= alone:
         return []
-    measured = f"loss {own:.3f} on training pairs, {other:.3f} on held-out ones, where symbol frequencies give {alone:.3f}"
+    measured = (
+        f"loss {own:.3f} on training pairs, {other:.3f} on held-out ones, where symbol frequencies give {alone:.3f}"
+    )
     return [finding("learnt_by_heart", measured)]
 
 
@@ -138,4 +140,3 @@ def _attention(model: Any, batch: Batch) -> Tensor | None:
         state = model.initial_state(memory, batch.size)
         weights = model.decode(batch.inputs, memory, state, need_attention=True).attention
     return None if weights is None else weights.double()
-

@@ -14,7 +14,7 @@ from torch import nn
 from unrolled import models
 from unrolled.config import Config
 from unrolled.diagnosis.batch import Batch
-from unrolled.errors import CheckpointError, DataError
+from unrolled.errors import DataError
 from unrolled.parameters import Sizes, inventory
 from unrolled.runs import DataDigest, Run, check_tensors
 from unrolled.text import Codec, Examples, Pairs, collate, read_pairs

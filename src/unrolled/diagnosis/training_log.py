@@ -81,7 +81,7 @@ def check_skipped_steps(events: Sequence[Record]) -> list[Finding]:
 
 
 def check_dev_values(events: Sequence[Record]) -> list[Finding]:
-    """Whether the dev value that chooses weights got much worse after its best, reached in the first half of training."""
+    """Whether the dev value that chooses weights got much worse after a best one in the first half of training."""
     values = [
         (event["step"], event["value"], event["metric"])
         for event in events
