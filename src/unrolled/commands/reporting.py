@@ -31,8 +31,8 @@ class Terminated(KeyboardInterrupt):
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
     """Wrap a command so that its errors are printed and become exit codes.
 
-    0 fine · 1 findings of the doctor · 2 usage, settings, data, files · 3 checkpoint · 4 divergence · 70 our bug · 130/143 interrupted. A reader
-    that closes our output early ends the command quietly.
+    0 fine · 1 findings of the doctor · 2 usage, settings, data, files · 3 checkpoint · 4 divergence · 70 our bug ·
+    130/143 interrupted. A reader that closes our output early ends the command quietly.
     """
 
     @functools.wraps(command)

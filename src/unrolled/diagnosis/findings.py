@@ -178,8 +178,8 @@ FAULTS: dict[str, Fault] = {
     "loss_stuck": Fault(
         "broken",
         "after some hundred steps the loss is below that of symbol frequencies alone, let alone ln V",
-        "look at the other findings first; then for targets that do not belong to their sources, and try a learning rate"
-        " ten times lower, then ten times higher",
+        "look at the other findings first; then for targets that do not belong to their sources, and try a learning"
+        " rate ten times lower, then ten times higher",
     ),
     "steps_skipped": Fault(
         "suspect",
@@ -194,8 +194,8 @@ FAULTS: dict[str, Fault] = {
     "learnt_by_heart": Fault(
         "suspect",
         "what is learnt on training pairs helps on held-out ones",
-        "check that each target belongs to the source on its line (columns, order of lines); then as for any overfitting:"
-        " more data, more dropout, a smaller model",
+        "check that each target belongs to the source on its line (columns, order of lines); then as for any"
+        " overfitting: more data, more dropout, a smaller model",
     ),
     "attention_stands_still": Fault(
         "suspect",

@@ -1,4 +1,4 @@
-"""What a trained model makes of pairs: is it better than symbol frequencies, on held-out pairs too; does it look around."""
+"""What a trained model makes of pairs: whether it beats symbol frequencies, on held-out pairs too, and looks around."""
 
 from __future__ import annotations
 
