@@ -14,7 +14,9 @@ from unrolled.errors import CheckpointError, ConfigError, DataError
 from unrolled.runs import DataDigest, Environment, FileDigest, Run, decode_tensors, encode_tensors
 
 SHAPES = {"decoder.weight": (2, 3), "encoder.bias": (5,)}
-ENVIRONMENT = Environment(versions={"numpy": "2"}, machine="x86", device="cpu", threads=1, matrix_mode="default")
+ENVIRONMENT = Environment(
+    versions={"numpy": "2"}, machine="x86", device="cpu", threads=1, processes=1, matrix_mode="default"
+)
 
 
 def digest(path):

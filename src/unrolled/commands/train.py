@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -133,10 +134,15 @@ def run_training(
     overwrite: bool = False,
 ) -> Outcome:
     """Train with a progress bar, in the fastest exact mode of matrix products."""
+    from rich.console import Console
+
     from unrolled.commands.progress import TrainingProgress
     from unrolled.training import matrix_mode, probe_matrix_mode, train
 
-    with TrainingProgress() as progress, matrix_mode(probe_matrix_mode()):
+    with (
+        TrainingProgress(None if _is_first_process() else Console(quiet=True)) as progress,
+        matrix_mode(probe_matrix_mode()),
+    ):
         return train(
             pairs,
             dev=dev,
@@ -151,8 +157,14 @@ def run_training(
 
 
 def finish(outcome: Outcome) -> None:
-    """Say where the run is and how to use it, or how to go on with it."""
+    """Say where the run is and how to use it, or how to go on with it; of several processes the first says it."""
+    if not _is_first_process():
+        raise typer.Exit(outcome.exit_code)
     if outcome.exit_code:
         typer.echo(f"unrolled: interrupted at step {outcome.step}; go on with: {outcome.resume_command}", err=True)
         raise typer.Exit(outcome.exit_code)
     print(f"the run is in {outcome.path}; use it with: unrolled predict {outcome.path} FILE")
+
+
+def _is_first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"

@@ -78,6 +78,9 @@ class Environment:
     """Processor and system."""
     device: str
     threads: int
+    """Of each process."""
+    processes: int
+    """That trained together."""
     matrix_mode: str
     """How float32 matrix products were computed."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,23 @@ class Batch:
     def num_tokens(self) -> int:
         """Real symbols of both sides."""
         return int(self.source_mask.sum()) + self.num_labels
+
+    def part(self, rank: int, size: int) -> Self:
+        """The rows of one of several processes, every `size`-th from `rank` on; columns of padding alone are left out.
+
+        There may be no row at all.
+        """
+        mine = slice(rank, None, size)
+        mask, labels = self.source_mask[mine], self.labels[mine]
+        width, length = int(mask.any(axis=0).sum()), int((labels != PAD).any(axis=0).sum())
+        return replace(
+            self,
+            source=self.source[mine, :width],
+            source_mask=mask[:, :width],
+            inputs=self.inputs[mine, :length],
+            labels=labels[:, :length],
+            rows=self.rows[mine],
+        )
 
 
 def collate(examples: Examples, indices: NDArray[Any]) -> Batch:

@@ -19,8 +19,9 @@ from unrolled.models.engine import TorchEngine
 from unrolled.text import EOS, UNK, Examples, collate, evaluation_batches, in_order
 from unrolled.training.device import on_device
 from unrolled.training.objective import cross_entropy_sum
+from unrolled.training.processes import Processes
 
-__all__ = ["Dev", "DevSet", "Score"]
+__all__ = ["Dev", "DevSet", "Score", "SharedDev"]
 
 _BATCH_TOKENS = 1 << 14
 _MAX_BATCH_SIZE = 1024
@@ -146,6 +147,29 @@ class DevSet:
         rows = range(len(self._examples))
         keys = [self._examples.source[row].tobytes() for row in rows]
         return References.from_lines(keys, [_symbols(self._examples.target[row], unknown="") for row in rows])
+
+
+class SharedDev:
+    """A dev set that the first of several processes scores for all of them.
+
+    Parameters
+    ----------
+    dev : Dev
+    processes : Processes
+    """
+
+    def __init__(self, dev: Dev, processes: Processes) -> None:
+        self._dev = dev
+        self._processes = processes
+
+    def score(self, model: nn.Module, *, should_stop: Callable[[], bool] = lambda: False) -> Score | None:
+        """Score in the first process; the others wait for what it says."""
+        score = self._dev.score(model, should_stop=should_stop) if self._processes.is_main else None
+        numbers = (0.0, 0.0, -1) if score is None else (score.loss or 0.0, score.value or 0.0, score.num_labels)
+        loss, value, num_labels = self._processes.of_main(*numbers)
+        if num_labels < 0:
+            return None
+        return Score(loss, value, int(num_labels)) if num_labels else Score(None, None, 0)
 
 
 def _symbols(ids: NDArray[Any], *, unknown: str) -> list[str]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -17,7 +18,7 @@ from unrolled.training.checkpoints import Checkpoints, Progress
 from unrolled.training.clock import Clock
 from unrolled.training.device import seeded
 from unrolled.training.epochs import Steps
-from unrolled.training.evaluation import Dev, Score
+from unrolled.training.evaluation import Dev, Score, SharedDev
 from unrolled.training.events import (
     CheckpointSaved,
     Evaluated,
@@ -34,6 +35,7 @@ from unrolled.training.interrupts import Interrupt, catch_interrupts
 from unrolled.training.matrix_products import current_matrix_mode
 from unrolled.training.objective import Objective
 from unrolled.training.outcome import Outcome
+from unrolled.training.processes import Processes
 from unrolled.training.reporter import Reporter
 from unrolled.training.schedule import rate_factor
 from unrolled.training.selection import Candidate, Selection
@@ -67,6 +69,9 @@ class Trainer:
         Each is called with every event, in order.
     device : torch.device, optional
         The CPU by default.
+    processes : Processes, optional
+        Those that share the rows of each batch. All take the same steps; the first one's dev set, clock and checkpoints
+        count.
 
     Notes
     -----
@@ -86,16 +91,18 @@ class Trainer:
         checkpoints: Checkpoints | None = None,
         listeners: Sequence[Listener] = (),
         device: torch.device | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self._model = model
         self._settings = settings
-        self._dev = dev
+        self._processes = processes or Processes()
+        self._dev = None if dev is None else SharedDev(dev, self._processes)
         self._lines = lines
         self._checkpoints = checkpoints
         self._listeners = listeners
         self._device = device or torch.device("cpu")
         self._steps = steps
-        self._stepper = Stepper(model, objective, settings.optimizer)
+        self._stepper = Stepper(model, objective, settings.optimizer, self._processes)
         self._selection = Selection(settings)
         self._progress = Progress(
             total_steps=self._limit(), steps_per_evaluation=settings.evaluate_every or self._steps.steps_per_epoch
@@ -157,16 +164,21 @@ class Trainer:
         )
 
     def _reason_to_end(self) -> Reason | None:
-        if self._interrupt:
+        signal, is_late = self._processes.largest(self._interrupt.signal or 0, self._is_late())
+        if signal:
+            self._interrupt.signal = int(signal)
             return "interrupted"
         if self._progress.step == self._progress.total_steps:
             return "completed"
         if self._selection.is_exhausted:
             return "patience"
-        if self._budget is not None and self._budget.is_exceeded(self._clock.seconds):
+        if is_late:
             self._warn("the machine became slower than measured: the time budget is over before the last step")
             return "over_budget"
         return None
+
+    def _is_late(self) -> bool:
+        return self._budget is not None and self._budget.is_exceeded(self._clock.seconds)
 
     def _end(self, reason: Reason) -> Outcome:
         self._reporter.flush()
@@ -195,6 +207,8 @@ class Trainer:
         step = self._progress.step
         batches = self._steps.batches_of(step)
         num_tokens = sum(batch.num_tokens for batch in batches)
+        if self._processes.size > 1:
+            self._draw_apart(step)
         if any(batch.num_labels for batch in batches):
             factor = rate_factor(self._settings.schedule, step, self._progress.total_steps)
             launched = self._stepper.launch(batches, factor, step=step)
@@ -204,6 +218,11 @@ class Trainer:
             self._reporter.skip_without_label(step, batches)
         if self._budget is not None and not self._progress.is_planned:
             self._plan(self._budget, num_tokens)
+
+    def _draw_apart(self, step: int) -> None:
+        """Random numbers of this process and step alone: processes must differ, and only one of them is saved."""
+        entropy = np.random.SeedSequence([self._settings.seed, step, self._processes.rank])
+        torch.manual_seed(int(entropy.generate_state(1)[0]))
 
     def _step_taken(self, factor: float, num_labels: int, num_tokens: int) -> StepTaken:
         """The event of the present step; the reporter puts in what has to be waited for."""
@@ -238,22 +257,22 @@ class Trainer:
     def _plan(self, budget: Budget, num_tokens: int) -> None:
         """Turn the time budget into steps as soon as enough of them were measured, an evaluation and a save too."""
         budget.observe(num_tokens, self._clock.stepping_seconds)
-        if not budget.is_measured(self._clock.stepping_seconds):
+        if not self._processes.largest(budget.is_measured(self._clock.stepping_seconds))[0]:
             return
         per_token, start = budget.seconds_per_token(self._clock.stepping_seconds), self._clock.seconds
         self._evaluate()
         self._save()
-        if self._interrupt:
+        if self._processes.largest(bool(self._interrupt))[0]:
             return
-        pace = Pace(seconds_per_token=per_token, seconds_per_evaluation=self._clock.seconds - start)
-        per_step = per_token * self._steps.tokens_per_step
+        pace = Pace(*self._processes.of_main(per_token, self._clock.seconds - start))
+        per_step = pace.seconds_per_token * self._steps.tokens_per_step
         progress = self._progress
         if self._settings.evaluate_every is None:
             share = pace.seconds_per_evaluation / (_EVALUATION_SHARE * per_step * self._steps.steps_per_epoch)
             progress.steps_per_evaluation = max(1, math.ceil(share)) * self._steps.steps_per_epoch
         fitting = progress.step + budget.steps_that_fit(
             pace,
-            seconds=self._clock.seconds,
+            seconds=self._processes.of_main(self._clock.seconds)[0],
             tokens_per_step=self._steps.tokens_per_step,
             steps_per_evaluation=progress.steps_per_evaluation,
         )
@@ -302,7 +321,7 @@ class Trainer:
         """Commit the present state, unless that was done already."""
         self._reporter.flush()
         present = dataclasses.replace(self._progress, seconds=0.0)
-        if self._checkpoints is None or present == self._saved:
+        if self._checkpoints is None or present == self._saved or not self._processes.is_main:
             return
         start = self._clock.seconds
         self._progress.seconds = start
@@ -334,7 +353,7 @@ class Trainer:
             weights, best = (averaged, candidate) if is_better else (weights, best)
         if weights is not None:
             self._stepper.load_weights(weights)
-        if self._checkpoints is not None:
+        if self._checkpoints is not None and self._processes.is_main:
             self._checkpoints.write_final(self._stepper.weights())
         return None if best is None else best.value
 

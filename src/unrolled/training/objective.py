@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ class MicroBatch(Protocol):
     @property
     def rows(self) -> NDArray[np.int64]:
         """Where each row stands in the data, for messages."""
+
+    def part(self, rank: int, size: int) -> Self:
+        """The rows of one of several processes; there may be none."""
 
 
 AnyBatch = TypeVar("AnyBatch", bound=MicroBatch, contravariant=True)

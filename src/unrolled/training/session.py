@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,19 @@ from unrolled.config import Config, longest_sequence
 from unrolled.errors import ConfigError
 from unrolled.models.device import DeviceName, choose_device
 from unrolled.parameters import Parameter, Sizes
-from unrolled.runs import DataDigest, FileDigest, Run, check_free
+from unrolled.runs import DataDigest, Environment, FileDigest, Run, check_free
 from unrolled.text import Codec, Prepared, prepare
 from unrolled.training.checkpoints import Checkpoints
 from unrolled.training.environment import current_environment, differences
 from unrolled.training.epochs import Epochs
 from unrolled.training.evaluation import DevSet
-from unrolled.training.events import DataPrepared, Listener, Warned
+from unrolled.training.events import DataPrepared, Event, Listener, Warned
 from unrolled.training.listeners import JsonLinesLog, TensorBoard
 from unrolled.training.loop import Trainer
 from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode
 from unrolled.training.objective import PairObjective
 from unrolled.training.outcome import Outcome
+from unrolled.training.processes import Processes, connected
 
 __all__ = ["train"]
 
@@ -71,6 +72,11 @@ def train(
     overwrite : bool
         Whether a run in `out` may be replaced.
 
+    Notes
+    -----
+    Started by `torchrun`, all its processes train one model, and each call returns the same; see
+    `unrolled.training.processes`. They share the folder of the run.
+
     Returns
     -------
     Outcome
@@ -87,37 +93,90 @@ def train(
     DivergenceError
         If gradients are not finite in several steps in a row.
     """
-    where = choose_device(device)
-    if resume is not None:
+    with connected(choose_device(device)) as (processes, where):
+        here = _Here(where, processes, listeners if processes.is_main else ())
+        if resume is None:
+            return _begin(
+                here, train_path, dev, config=config, preset=preset, out=out, start_from=start_from, overwrite=overwrite
+            )
         if config is not None or preset is not None or out is not None or start_from is not None:
             raise ConfigError(
                 "resume takes settings and folder from the run; leave out config, preset, out and start_from"
             )
-        return _resume(Run.open(resume, for_writing=True), train_path, dev, listeners, where)
+        run = here.first(lambda: Run.open(resume, for_writing=True), then=lambda: Run.open(resume))
+        return _resume(run, train_path, dev, here)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Here:
+    """Where this process trains, with whom, and who listens."""
+
+    device: torch.device
+    processes: Processes
+    listeners: Sequence[Listener]
+
+    def first(self, main: Callable[[], Run], *, then: Callable[[], Run]) -> Run:
+        """The run as the first process makes or mends it, and as the others find it afterwards."""
+        if not self.processes.is_main:
+            self.processes.wait()
+            return then()
+        run = main()
+        self.processes.wait()
+        return run
+
+    def matrix_mode(self) -> MatrixMode:
+        """The mode of the first process, for all: each may have measured another one to be faster."""
+        (is_onednn,) = self.processes.of_main(current_matrix_mode() == "onednn")
+        return "onednn" if is_onednn else "default"
+
+    def environment(self, mode: MatrixMode) -> Environment:
+        return current_environment(self.device, mode, processes=self.processes.size)
+
+    def tell(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+
+def _begin(
+    here: _Here,
+    train_path: FilePath | None,
+    dev: FilePath | None,
+    *,
+    config: Config | None,
+    preset: str | None,
+    out: FilePath | None,
+    start_from: FilePath | None,
+    overwrite: bool,
+) -> Outcome:
     if train_path is None or out is None:
         raise ConfigError("training needs a file of pairs and a folder for the run, or a run to resume")
     if config is not None and preset is not None:
         raise ConfigError("settings come from config or from preset, not from both")
     if preset is not None:
         config = presets.get(preset)
-    check_free(Path(out), overwrite=overwrite)
+    if here.processes.is_main:
+        check_free(Path(out), overwrite=overwrite)
     start = _Start.fresh(config or Config()) if start_from is None else _Start.of_run(Run.open(start_from), config)
-    prepared = _prepared(train_path, dev, start.config, start.codec, listeners)
-    environment = current_environment(where, current_matrix_mode())
-    run = Run.create(
-        out,
-        config=start.config,
-        vocabulary=prepared.codec.to_json(),
-        data=_digest(prepared),
-        environment=environment,
-        overwrite=overwrite,
-    )
-    return _fit(run, prepared, start.weights(prepared.codec), listeners, where, is_resumed=False)
+    prepared = _prepared(train_path, dev, start.config, start.codec, here)
+
+    mode = here.matrix_mode()
+
+    def create() -> Run:
+        return Run.create(
+            out,
+            config=start.config,
+            vocabulary=prepared.codec.to_json(),
+            data=_digest(prepared),
+            environment=here.environment(mode),
+            overwrite=overwrite,
+        )
+
+    run = here.first(create, then=lambda: Run.open(out))
+    with matrix_mode(mode):
+        return _fit(run, prepared, start.weights(prepared.codec), here, is_resumed=False)
 
 
-def _resume(
-    run: Run, train_path: FilePath | None, dev: FilePath | None, listeners: Sequence[Listener], device: torch.device
-) -> Outcome:
+def _resume(run: Run, train_path: FilePath | None, dev: FilePath | None, here: _Here) -> Outcome:
     data, before = run.data(), run.environment()
     data.train.check(train_path)
     if data.dev is not None:
@@ -126,29 +185,29 @@ def _resume(
         raise ConfigError(f"{run.path} was started without a dev file; leave {dev} out to resume it")
     codec = Codec.from_json(run.vocabulary())
     dev = dev or (None if data.dev is None else data.dev.path)
-    prepared = _prepared(train_path or data.train.path, dev, run.config, codec, listeners)
+    prepared = _prepared(train_path or data.train.path, dev, run.config, codec, here)
     mode: MatrixMode = "onednn" if before.matrix_mode == "onednn" else "default"
-    now = current_environment(device, mode)
+    now = here.environment(mode)
     changes = differences(before, now)
     if changes:
-        _tell(listeners, f"last bits may differ from an uninterrupted run: {', '.join(changes)}")
-        run.write_environment(now)
+        here.tell(Warned(0, f"last bits may differ from an uninterrupted run: {', '.join(changes)}"))
+        if here.processes.is_main:
+            run.write_environment(now)
     inventory = _inventory(run.config, codec)
     weights = parameters.initialise(inventory, run.config.training.seed)
     with matrix_mode(mode):
-        return _fit(run, prepared, weights, listeners, device, is_resumed=bool(run.states.steps()))
+        return _fit(run, prepared, weights, here, is_resumed=bool(run.states.steps()))
 
 
 def _fit(
     run: Run,
     prepared: Prepared,
     weights: Mapping[str, NDArray[Any]],
-    listeners: Sequence[Listener],
-    device: torch.device,
+    here: _Here,
     *,
     is_resumed: bool,
 ) -> Outcome:
-    model = models.build(run.config.model, _sizes(prepared.codec), weights).to(device)
+    model = models.build(run.config.model, _sizes(prepared.codec), weights).to(here.device)
     settings = run.config.training
     dev = None
     if prepared.dev is not None:
@@ -156,23 +215,26 @@ def _fit(
             prepared.dev,
             settings,
             vocabulary_size=len(prepared.codec.target),
-            device=device,
+            device=here.device,
             max_length=longest_sequence(run.config.model.decoder),
         )
     with ExitStack() as stack:
-        logs: list[Listener] = [stack.enter_context(JsonLinesLog(run.log_path))]
-        if TensorBoard.is_available():
+        logs: list[Listener] = []
+        if here.processes.is_main:
+            logs.append(stack.enter_context(JsonLinesLog(run.log_path)))
+        if here.processes.is_main and TensorBoard.is_available():
             logs.append(stack.enter_context(TensorBoard(run.path / "tensorboard")))
         trainer = Trainer(
             model,
             Epochs(prepared.train, settings),
-            PairObjective(settings, device=device),
+            PairObjective(settings, device=here.device),
             settings,
             dev=dev,
             lines=prepared.train_pairs.lines,
             checkpoints=Checkpoints(run),
-            listeners=[*logs, *listeners],
-            device=device,
+            listeners=[*logs, *here.listeners],
+            device=here.device,
+            processes=here.processes,
         )
         return trainer.fit(resume=is_resumed)
 
@@ -214,12 +276,9 @@ def _inventory(config: Config, codec: Codec) -> tuple[Parameter, ...]:
     return parameters.inventory(config.model, _sizes(codec))
 
 
-def _prepared(
-    train_path: FilePath, dev: FilePath | None, config: Config, codec: Codec | None, listeners: Sequence[Listener]
-) -> Prepared:
+def _prepared(train_path: FilePath, dev: FilePath | None, config: Config, codec: Codec | None, here: _Here) -> Prepared:
     prepared = prepare(train_path, dev, config.data, seed=config.training.seed, codec=codec)
-    for listener in listeners:
-        listener(DataPrepared(0, lines=tuple(prepared.report.lines())))
+    here.tell(DataPrepared(0, lines=tuple(prepared.report.lines())))
     return prepared
 
 
@@ -235,8 +294,3 @@ def _digest(prepared: Prepared) -> DataDigest:
         dev_lines=tuple(digest["dev_lines"] or ()),
         longest_source=min(prepared.report.train.source.longest, prepared.report.train.source.limit),
     )
-
-
-def _tell(listeners: Sequence[Listener], message: str) -> None:
-    for listener in listeners:
-        listener(Warned(0, message))

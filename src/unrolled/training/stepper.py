@@ -15,6 +15,7 @@ from unrolled.models.contract import SequenceModel
 from unrolled.training.adamw import AdamW
 from unrolled.training.device import to_host
 from unrolled.training.objective import MicroBatch, Objective
+from unrolled.training.processes import Processes
 
 __all__ = ["Launched", "StepNumbers", "Stepper"]
 
@@ -57,6 +58,8 @@ class Stepper:
     objective : Objective
         Gives the loss of a batch.
     settings : config.Optimizer
+    processes : Processes, optional
+        Those that share the rows of each batch; this one alone where it is absent.
 
     Notes
     -----
@@ -65,8 +68,15 @@ class Stepper:
     counts stay bit-identical, and the host need not wait.
     """
 
-    def __init__(self, model: nn.Module, objective: Objective[Any], settings: config.Optimizer) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective[Any],
+        settings: config.Optimizer,
+        processes: Processes | None = None,
+    ) -> None:
         self.model = model
+        self._processes = processes or Processes()
         self.objective = objective
         self._contract: SequenceModel = model  # type: ignore[assignment]
         self._settings = settings
@@ -90,8 +100,10 @@ class Stepper:
         for parameter in self._named.values():
             parameter.grad = None
         num_labels = sum(batch.num_labels for batch in batches)
-        parts = [self._accumulate(batch, num_labels, step) for batch in batches if batch.num_labels]
-        return self._apply(torch.stack(parts).sum(), rate_factor)
+        parts = [self._accumulate(batch, num_labels, step) for batch in self._own(batches) if batch.num_labels]
+        loss = torch.stack(parts).sum() if parts else torch.zeros((), device=next(self.model.parameters()).device)
+        self._add_over_processes(loss)
+        return self._apply(loss, rate_factor)
 
     def learning_rate(self, rate_factor: float) -> float:
         """Of a step with this factor."""
@@ -102,6 +114,23 @@ class Stepper:
         loss = self.objective.loss_sum(self._contract, batch, step=step) / num_labels
         loss.backward()
         return loss.detach()
+
+    def _own(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        """Of each batch the rows of this process."""
+        if self._processes.size == 1:
+            return batches
+        return [batch.part(self._processes.rank, self._processes.size) for batch in batches]
+
+    def _add_over_processes(self, loss: Tensor) -> None:
+        """Sum the loss and all gradients; one that no process has stays absent, and one that some lack counts as 0."""
+        if self._processes.size == 1:
+            return
+        named = self._named.values()
+        is_there = self._processes.largest(*(parameter.grad is not None for parameter in named))
+        used = [parameter for parameter, is_used in zip(named, is_there, strict=True) if is_used]
+        for parameter in used:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        self._processes.add([loss, *(parameter.grad for parameter in used if parameter.grad is not None)])
 
     def _apply(self, loss: Tensor, rate_factor: float) -> Launched:
         gradients = {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
