@@ -30,11 +30,27 @@ from unrolled.config.model import (
     longest_source,
     memory_size,
 )
+from unrolled.config.tasks import (
+    AddingTask,
+    AdditionTask,
+    CopyMemoryTask,
+    CopyTask,
+    DatesTask,
+    PairTask,
+    ReverseTask,
+    SortTask,
+    VectorTask,
+)
 from unrolled.config.text import Text
 
 __all__ = [
+    "AddingTask",
+    "AdditionTask",
     "Config",
+    "CopyMemoryTask",
+    "CopyTask",
     "Data",
+    "DatesTask",
     "Decoder",
     "Decoding",
     "Encoder",
@@ -42,18 +58,22 @@ __all__ = [
     "LanguageModel",
     "Model",
     "Optimizer",
+    "PairTask",
     "Recurrent",
     "RecurrentDecoder",
     "RecurrentEncoder",
     "RecurrentLanguageDecoder",
+    "ReverseTask",
     "Schedule",
     "Seq2Seq",
     "Side",
+    "SortTask",
     "Text",
     "Training",
     "Transformer",
     "TransformerDecoder",
     "TransformerEncoder",
+    "VectorTask",
     "longest_sequence",
     "longest_source",
     "memory_size",
@@ -114,6 +134,14 @@ class Data(Settings):
     """Share of the distinct sources held out when no dev file is given."""
     dev_limit: Positive = 2000
     """Most distinct sources that are held out."""
+    task: PairTask | None = Field(default=None, discriminator="type")
+    """Draw pairs instead of reading them; `task:NAME` in place of a file sets its type."""
+
+    @model_validator(mode="after")
+    def _task_is_of_characters(self) -> Self:
+        if self.task is not None and (self.source.units, self.target.units) != ("character", "character"):
+            raise ValueError(f"task={self.task.type} is made of characters; leave both sides' units at character")
+        return self
 
     @model_validator(mode="after")
     def _columns_make_sense(self) -> Self:

@@ -1,0 +1,6 @@
+"""Synthetic tasks: examples without end from a seed, each with the best that a model without input can do."""
+
+from unrolled.text.tasks.blind import Blind
+from unrolled.text.tasks.pairs import PREFIX, draw_pairs, fixed_pairs, task_of, vocabularies
+
+__all__ = ["PREFIX", "Blind", "draw_pairs", "fixed_pairs", "task_of", "vocabularies"]
