@@ -77,11 +77,17 @@ class Block(NamedTuple):
 
 def _inputs(file: str, data: Data) -> Iterator[Block]:
     from unrolled.text import read_lines
+    from unrolled.text.tasks import fixed_pairs, is_task, named_task
 
     if file == "-":
         blocks = blocks_of_lines(arriving_lines(standard_input()), encoding=data.encoding)
     else:
-        lines = list(read_lines(file, encoding=data.encoding))
+        is_drawn = is_task(file)
+        lines = (
+            fixed_pairs(named_task(file, data.task), "test").sources
+            if is_drawn
+            else list(read_lines(file, encoding=data.encoding))
+        )
         blocks = (lines[start : start + FILE_LINES] for start in range(0, len(lines), FILE_LINES))
     first_line = 1
     for block in blocks:

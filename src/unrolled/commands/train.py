@@ -30,7 +30,9 @@ def train(
     pairs: Annotated[
         str | None,
         typer.Argument(
-            metavar="PAIRS.tsv", help="Pairs, one a line; may be left out with --resume.", show_default=False
+            metavar="PAIRS.tsv",
+            help="Pairs, one a line, or task:NAME; may be left out with --resume.",
+            show_default=False,
         ),
     ] = None,
     overrides: Annotated[
@@ -72,7 +74,7 @@ def train(
     """
     if pairs is not None and "=" in pairs and not Path(pairs).exists():  # no PAIRS.tsv: it is the first override
         overrides, pairs = [pairs, *(overrides or [])], None
-    flags = {"data.columns": columns, "training.seed": seed, "training.minutes": minutes}
+    flags = {"data.columns": columns, "training.seed": seed, "training.minutes": minutes, **_task_flag(pairs)}
     if resume is not None:
         given = {"--preset": preset, "--config": file, "--out": out, "--from": start_from, "--dry-run": is_dry or None}
         _refuse_settings({**given, **flags, "key.path=value": overrides or None})
@@ -84,8 +86,15 @@ def train(
     if is_dry:
         _print_plan(pairs, dev, config, start_from)
         return
-    out = out or Path("runs") / Path(pairs.removesuffix(".gz")).stem
+    out = out or Path("runs") / Path(pairs.removeprefix("task:").removesuffix(".gz")).stem
     finish(run_training(pairs, dev=dev, config=config, out=out, start_from=start_from, device=device))
+
+
+def _task_flag(pairs: str | None) -> dict[str, str]:
+    """`task:NAME` chooses whose settings `data.task` holds."""
+    from unrolled.text.tasks import is_task, task_type
+
+    return {"data.task.type": task_type(pairs)} if is_task(pairs) else {}
 
 
 def _refuse_settings(given: Mapping[str, object]) -> None:

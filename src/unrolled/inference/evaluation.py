@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from unrolled.metrics import Estimate, Evaluation, References
 from unrolled.metrics import evaluate as measure
 from unrolled.runs import DataDigest
 from unrolled.text import Pairs, normalise, read_lines, read_pairs, recompose, seen_sources, source_keys
+from unrolled.text.tasks import Blind, fixed_pairs, is_task, named_task, task_of
 from unrolled.text.units import UNITS, Units
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Report:
         One for each line of the test file; empty for lines that hold no pair.
     exposure : ExposureGap, optional
         Of models; none for files of predictions.
+    blind : Blind, optional
+        Of tasks: the best that can be done without reading the source.
     beam : int, optional
         Items kept at each step of the search.
     seconds : float
@@ -53,6 +56,7 @@ class Report:
     evaluation: Evaluation
     predictions: tuple[str, ...]
     exposure: ExposureGap | None = None
+    blind: Blind | None = None
     beam: int | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
@@ -71,7 +75,8 @@ class Report:
         """For people, one string a line."""
         search = "" if self.beam is None else f": beam {self.beam}, {self.seconds:.1f} s"
         gap = [] if self.exposure is None else self.exposure.lines()
-        return [f"{self.name}{search}", *self.evaluation.lines(), *gap]
+        mark = [] if self.blind is None else [f"at best without reading the source: {self.blind}"]
+        return [f"{self.name}{search}", *self.evaluation.lines(), *mark, *gap]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; rates from 0 to 1."""
@@ -82,6 +87,7 @@ class Report:
             "notes": list(self.notes),
             **self.evaluation.to_json(),
             "exposure": None if self.exposure is None else self.exposure.to_json(),
+            "blind": None if self.blind is None else self.blind._asdict(),
         }
 
 
@@ -91,7 +97,7 @@ class AnswerKey:
     Parameters
     ----------
     file : path
-        Pairs, one a line; a source on several lines has several accepted answers.
+        Pairs, one a line; a source on several lines has several accepted answers. Or `task:NAME` for its test pairs.
     data : Data
         How lines are read, and how texts are normalised and cut.
     """
@@ -99,10 +105,17 @@ class AnswerKey:
     def __init__(self, file: str | Path, data: Data) -> None:
         self.file = str(file)
         self.data = data
-        self.pairs = read_pairs(file, data)
-        self.num_lines = sum(1 for _ in read_lines(file, encoding=data.encoding))
-        keys = source_keys(self.pairs, normal_form=data.normal_form)
-        self.references = References.from_lines(keys, [self.cut(target) for target in self.pairs.targets or ()])
+        self.blind: Blind | None = None
+        if is_task(file):
+            task = named_task(self.file, data.task)
+            self.pairs, self.blind = fixed_pairs(task, "test"), task_of(task).blind()
+            self.num_lines = len(self.pairs)
+            self._keys: Sequence[Hashable] = range(self.num_lines)  # every draw counts, as it does for `blind`
+        else:
+            self.pairs = read_pairs(file, data)
+            self.num_lines = sum(1 for _ in read_lines(file, encoding=data.encoding))
+            self._keys = source_keys(self.pairs, normal_form=data.normal_form)
+        self.references = References.from_lines(self._keys, [self.cut(target) for target in self.pairs.targets or ()])
         self.questions = self.pairs.take(np.array(self.references.first, dtype=np.int64))
         """The first pair of each distinct source with its features."""
 
@@ -147,6 +160,7 @@ class AnswerKey:
             evaluation=replace(evaluation, worst=worst),
             predictions=self._one_a_line(given),
             exposure=exposure,
+            blind=self.blind,
             beam=beam,
             seconds=seconds,
             notes=(*self.pairs.notes, *notes),
@@ -169,7 +183,7 @@ class AnswerKey:
     def _one_a_line(self, given: Sequence[str]) -> tuple[str, ...]:
         place = {key: index for index, key in enumerate(self.references.keys)}
         lines = [""] * self.num_lines
-        for line, key in zip(self.pairs.lines, source_keys(self.pairs, normal_form=self.data.normal_form), strict=True):
+        for line, key in zip(self.pairs.lines, self._keys, strict=True):
             lines[line - 1] = given[place[key]]
         return tuple(lines)
 

@@ -18,6 +18,7 @@ from unrolled.text.normal_form import NormalForm, normalise, recompose
 from unrolled.text.pairs import Pairs, read_pairs
 from unrolled.text.report import DataReport, FileReport
 from unrolled.text.sources import group_ids, hold_out, source_keys
+from unrolled.text.tasks import PREFIX, draw_pairs, fixed_pairs, is_task, task_of, task_type, vocabularies
 from unrolled.text.units import Units
 from unrolled.text.unknown import UnknownSymbols
 from unrolled.text.vocabulary import UNK
@@ -59,7 +60,8 @@ def prepare(
 ) -> Prepared:
     """Read, check, split, report and encode the data of a training run.
 
-    Without `dev_path` a share of the distinct sources is held out, chosen by `seed`.
+    Without `dev_path` a share of the distinct sources is held out, chosen by `seed`. Of a task (`task:NAME` in place of
+    a file, settings in `data.task`) this is the first epoch, and the dev set that is always the same.
 
     Parameters
     ----------
@@ -78,12 +80,15 @@ def prepare(
     """
     if codec is not None:
         _check_same_text(codec.data, data)
+    _check_task(str(train_path), dev_path, data)
     train, dev, notes = _read(train_path, dev_path, data, seed=seed)
     learnt = Learnt.of(data, train.sources, train.targets or []) if codec is None else codec.learnt
     units = learnt.units(data)
     train_part, dev_part = _Part.of(train, data, units), None if dev is None else _Part.of(dev, data, units)
     if not train_part.rows.size:
         raise DataError(f"all {len(train)} pairs are over the length limits; raise max_length", file=train.file)
+    if data.task is not None and train_part.rows.size < len(train):
+        raise ConfigError("data.task: its pairs are longer than data.source.max_length or data.target.max_length allow")
     saved, codec = codec, _fit(train_part.used, data, learnt) if codec is None else replace(codec, data=data)
     train_examples = train_part.encode(codec)
     dev_examples = None if dev_part is None or not dev_part.rows.size else dev_part.encode(codec)
@@ -101,9 +106,19 @@ def prepare(
     digest = {
         "train": _digest(train),
         "dev": None if dev is None or dev_path is None else _digest(dev),
-        "dev_lines": dev.lines.tolist() if dev is not None and dev_path is None else None,
+        "dev_lines": dev.lines.tolist() if dev is not None and dev_path is None and data.task is None else None,
     }
     return Prepared(codec, train_examples, dev_examples, train, dev, report, digest)
+
+
+def _check_task(file: str, dev_file: str | Path | None, data: Data) -> None:
+    name = None if data.task is None else PREFIX + data.task.type
+    if is_task(file) and PREFIX + task_type(file) != name:
+        raise ConfigError(f"data.task: expected the settings of {file}, got {'none' if name is None else name}")
+    if name is not None and not is_task(file):
+        raise ConfigError(f"data.task draws pairs: give {name} in place of {file}, or set data.task=none")
+    if name is not None and dev_file is not None:
+        raise ConfigError(f"{name} has a dev set of its own; leave out {dev_file}")
 
 
 def _check_same_text(saved: Data, data: Data) -> None:
@@ -122,6 +137,12 @@ def _read(
     train_path: str | Path, dev_path: str | Path | None, data: Data, *, seed: int
 ) -> tuple[Pairs, Pairs | None, list[str]]:
     """Training and dev pairs in composed normal form, and notes."""
+    if data.task is not None:
+        notes = [
+            "every epoch draws new pairs; these counts are those of the first",
+            f"at best without reading the source: {task_of(data.task).blind()}",
+        ]
+        return draw_pairs(data.task, np.arange(data.task.epoch_size), seed=seed), fixed_pairs(data.task, "dev"), notes
     pairs = _recomposed(read_pairs(train_path, data), data.normal_form)
     if dev_path is not None:
         dev = _recomposed(read_pairs(dev_path, data), data.normal_form)
@@ -189,6 +210,8 @@ def _cut(texts: list[str], lengths: NDArray[np.int64], side: Side, units: Units,
 
 
 def _fit(pairs: Pairs, data: Data, learnt: Learnt) -> Codec:
+    if data.task is not None:
+        return Codec(data, *vocabularies(data.task))
     return Codec.fit(data, pairs.sources, pairs.targets or [], pairs.features, learnt=learnt)
 
 

@@ -17,10 +17,13 @@ from unrolled.errors import ConfigError
 from unrolled.models.device import DeviceName, choose_device
 from unrolled.parameters import Parameter, Sizes
 from unrolled.runs import DataDigest, Environment, FileDigest, Run, check_free
+from unrolled.settings import resolve
 from unrolled.text import Codec, Prepared, prepare
+from unrolled.text.tasks import is_task, task_type
 from unrolled.training.checkpoints import Checkpoints
+from unrolled.training.endless import EndlessPairs
 from unrolled.training.environment import current_environment, differences
-from unrolled.training.epochs import Epochs
+from unrolled.training.epochs import Epochs, Steps
 from unrolled.training.evaluation import DevSet
 from unrolled.training.events import DataPrepared, Event, Listener, Warned
 from unrolled.training.listeners import JsonLinesLog, TensorBoard
@@ -53,7 +56,8 @@ def train(
     Parameters
     ----------
     train_path : path
-        File of pairs; may be left out with `resume`, which then takes the file that the run names.
+        File of pairs, or `task:NAME` for the endless ones of a task; may be left out with `resume`, which then takes
+        what the run names.
     dev : path, optional
         File that chooses the best weights; without it distinct sources are held out.
     config : Config, optional
@@ -154,6 +158,8 @@ def _begin(
         raise ConfigError("settings come from config or from preset, not from both")
     if preset is not None:
         config = presets.get(preset)
+    if is_task(train_path):
+        config = resolve(config, flags={"data.task.type": task_type(train_path)})
     if here.processes.is_main:
         check_free(Path(out), overwrite=overwrite)
     start = _Start.fresh(config or Config()) if start_from is None else _Start.of_run(Run.open(start_from), config)
@@ -226,17 +232,23 @@ def _fit(
             logs.append(stack.enter_context(TensorBoard(run.path / "tensorboard")))
         trainer = Trainer(
             model,
-            Epochs(prepared.train, settings),
+            _steps(run.config, prepared),
             PairObjective(settings, device=here.device),
             settings,
             dev=dev,
-            lines=prepared.train_pairs.lines,
+            lines=None if run.config.data.task is not None else prepared.train_pairs.lines,
             checkpoints=Checkpoints(run),
             listeners=[*logs, *here.listeners],
             device=here.device,
             processes=here.processes,
         )
         return trainer.fit(resume=is_resumed)
+
+
+def _steps(config: Config, prepared: Prepared) -> Steps:
+    if config.data.task is not None:
+        return EndlessPairs(config.data.task, prepared.codec, config.training, first=prepared.train)
+    return Epochs(prepared.train, config.training)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +296,7 @@ def _prepared(train_path: FilePath, dev: FilePath | None, config: Config, codec:
 
 def _digest(prepared: Prepared) -> DataDigest:
     def of_file(values: Mapping[str, Any]) -> FileDigest:
-        path = str(Path(values["file"]).resolve())
+        path = values["file"] if is_task(values["file"]) else str(Path(values["file"]).resolve())
         return FileDigest(path=path, sha256=values["sha256"], num_pairs=values["num_pairs"])
 
     digest = prepared.digest

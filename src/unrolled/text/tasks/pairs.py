@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unrolled import config
+from unrolled.errors import DataError
 from unrolled.text.chance import uniforms
 from unrolled.text.pairs import Pairs
 from unrolled.text.tasks.blind import Blind
@@ -16,7 +17,7 @@ from unrolled.text.tasks.numbers import Addition, Dates
 from unrolled.text.tasks.strings import Strings
 from unrolled.text.vocabulary import Vocabulary
 
-__all__ = ["PREFIX", "draw_pairs", "fixed_pairs", "task_of", "vocabularies"]
+__all__ = ["PREFIX", "draw_pairs", "fixed_pairs", "is_task", "named_task", "task_of", "task_type", "vocabularies"]
 
 PREFIX = "task:"
 """Where a file is asked for, `task:` and a name stand for a task."""
@@ -43,6 +44,34 @@ class TextTask(Protocol):
 
     def blind(self) -> Blind:
         """The best without reading the source."""
+
+
+def is_task(file: object) -> bool:
+    """Whether this stands for a task and not for a file."""
+    return str(file).startswith(PREFIX)
+
+
+def task_type(file: object) -> str:
+    """What `type` the settings of `task:NAME` have."""
+    return str(file).removeprefix(PREFIX).replace("-", "_")
+
+
+def named_task(file: str, settings: config.PairTask | None) -> config.PairTask:
+    """The task that `task:NAME` stands for: with these settings if they are of that task, else with its defaults.
+
+    Raises
+    ------
+    DataError
+        If there is no task of that name whose examples are pairs.
+    """
+    name = task_type(file)
+    if settings is not None and settings.type == name:
+        return settings
+    known = {task.model_fields["type"].default: task for task in get_args(config.PairTask)}
+    if name not in known:
+        raise DataError(f"no task of pairs has this name; expected one of {', '.join(known)}", file=file)
+    task: config.PairTask = known[name]()
+    return task
 
 
 def task_of(settings: config.PairTask) -> TextTask:
