@@ -187,6 +187,7 @@ def test_the_best_without_input_is_that_of_all_answers_counted(task, answers):
         (["data.task.min_length=9"], "data.task: min_length must not be above length, got 9 and 8"),
         (["data.task.lengh=9"], "data.task.lengh: unknown setting; did you mean data.task.length"),
         (["data.target.units=space"], "data: task=copy is made of characters"),
+        (["data.shared_vocabulary=true"], "data: task=copy has vocabularies of its own"),
         (["data.task.type=cop"], "data.task.type: expected copy or reverse or sort or addition or dates"),
     ],
 )

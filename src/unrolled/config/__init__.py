@@ -141,6 +141,8 @@ class Data(Settings):
     def _task_is_of_characters(self) -> Self:
         if self.task is not None and (self.source.units, self.target.units) != ("character", "character"):
             raise ValueError(f"task={self.task.type} is made of characters; leave both sides' units at character")
+        if self.task is not None and self.shared_vocabulary:
+            raise ValueError(f"task={self.task.type} has vocabularies of its own; leave shared_vocabulary at false")
         return self
 
     @model_validator(mode="after")
