@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Features", "Prediction", "Predictor"]
 
 BATCH_ROWS = 1024  # items of all beams that are searched together
-BATCH_TOKENS = 1 << 15  # padded source symbols, times the beam, that are searched together
+BATCH_TOKENS = 1 << 12  # padded source symbols, times the beam, that are searched together; more only adds padding
 
 Ids = NDArray[np.integer[Any]]
 Features = Sequence[str | Sequence[str]]

@@ -110,10 +110,10 @@ class Vocabulary:
         VocabularyError
             If an id is outside the vocabulary.
         """
-        ids = [int(id_) for id_ in ids]
+        ids, size = [int(id_) for id_ in ids], len(self)
         for id_ in ids:
-            if not 0 <= id_ < len(self):
-                raise VocabularyError(f"id {id_} is outside the vocabulary of {len(self)}")
+            if not 0 <= id_ < size:
+                raise VocabularyError(f"id {id_} is outside the vocabulary of {size}")
         return [self._names[id_] for id_ in ids]
 
     @cached_property
