@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +24,10 @@ check: $(VENV)/.installed  ## format, lint, types, import floors
 format: $(VENV)/.installed
 	$(RUN)/ruff format .
 	$(RUN)/ruff check --fix .
+
+bench: $(VENV)/.installed  ## this project beside others, in environments of their own (several gigabytes)
+	benchmarks/peers.sh
+	$(RUN)/python benchmarks/bench.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

