@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from unrolled.config.base import Count, Positive, Rate, Settings
+from unrolled.config.feeding import Feeding, FreeRunning, ScheduledSampling, TeacherForcing
 from unrolled.config.model import (
     Decoder,
     Encoder,
@@ -54,6 +55,8 @@ __all__ = [
     "Decoder",
     "Decoding",
     "Encoder",
+    "Feeding",
+    "FreeRunning",
     "LanguageDecoder",
     "LanguageModel",
     "Model",
@@ -65,9 +68,11 @@ __all__ = [
     "RecurrentLanguageDecoder",
     "ReverseTask",
     "Schedule",
+    "ScheduledSampling",
     "Seq2Seq",
     "Side",
     "SortTask",
+    "TeacherForcing",
     "Text",
     "Training",
     "Transformer",
@@ -200,6 +205,8 @@ class Training(Settings):
     """Most pairs of a micro-batch."""
     accumulate: Positive = 1
     """Micro-batches of one optimiser step."""
+    feeding: Feeding = TeacherForcing()
+    """What the decoder is fed: the true symbols, its own, or by and by its own."""
     label_smoothing: Rate = 0.1
     """ε of (1 − ε) · one-hot + ε / V."""
     optimizer: Optimizer = Optimizer()
@@ -244,6 +251,14 @@ class Config(Settings):
     model: Model = Seq2Seq()
     training: Training = Training(max_epochs=50)
     decoding: Decoding = Decoding()
+
+    @model_validator(mode="after")
+    def _feeding_is_of_pairs(self) -> Self:
+        if self.training.feeding.type != "teacher_forcing" and not isinstance(self.model, Seq2Seq):
+            raise ValueError(
+                f"training.feeding: {self.training.feeding.type} is for model.type=seq2seq, got {self.model.type}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> Self:

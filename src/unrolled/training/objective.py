@@ -14,6 +14,7 @@ from unrolled import config
 from unrolled.models.contract import SequenceModel
 from unrolled.text import PAD, Batch
 from unrolled.training.device import on_device
+from unrolled.training.feeding import chosen_inputs
 
 __all__ = ["MicroBatch", "Objective", "PairObjective", "cross_entropy_sum"]
 
@@ -54,12 +55,12 @@ class Objective(Protocol[AnyBatch]):
 
 
 class PairObjective:
-    """Cross entropy of targets given their sources, the decoder fed the true prefix (teacher forcing).
+    """Cross entropy of targets given their sources; the decoder is fed what `settings.feeding` says.
 
     Parameters
     ----------
     settings : config.Training
-        Its label smoothing and precision.
+        Its feeding, label smoothing, precision and seed.
     device : torch.device
         Where the model lies.
     """
@@ -70,12 +71,22 @@ class PairObjective:
 
     def loss_sum(self, model: SequenceModel, batch: Batch, *, step: int) -> Tensor:
         """Loss in nats summed over the labels of a batch."""
-        del step
+        settings = self._settings
         source, source_mask, inputs, labels = on_device(batch, self._device)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"):
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
+            inputs = chosen_inputs(
+                model,
+                source,
+                source_mask,
+                inputs,
+                feeding=settings.feeding,
+                step=step,
+                seed=settings.seed,
+                rows=batch.rows,
+            )
             memory = model.encode(source, source_mask)
             logits = model.decode(inputs, memory, model.initial_state(memory, len(source))).logits  # (B, T, V)
-        return cross_entropy_sum(logits, labels, label_smoothing=self._settings.label_smoothing)
+        return cross_entropy_sum(logits, labels, label_smoothing=settings.label_smoothing)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Nothing is carried from one step to the next."""
