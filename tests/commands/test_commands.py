@@ -10,11 +10,12 @@ import unrolled
 from unrolled.commands.app import app
 
 FLAGS = {
-    "train": "--dev --columns --preset --config --out --from --resume --device --seed --minutes --dry-run",
+    "train": "--source --target --dev --dev-source --dev-target --columns --preset --config --out --from --resume"
+    " --device --seed --minutes --dry-run",
     "predict": "--with --out --beam --nbest --jsonl --engine --attention",
-    "evaluate": "--with --beam --engine --predictions --json",
+    "evaluate": "--source --target --with --beam --engine --predictions --json",
     "compare": "",
-    "score": "--engine",
+    "score": "--source --target --engine",
     "doctor": "--data --json",
     "presets": "",
     "demo": "",
@@ -331,7 +332,7 @@ def test_finishing_a_finished_run_is_quick_and_keeps_it(command, workplace, tmp_
         (["train", "words.tsv", "--minutes", "-1"], 2, "training.minutes: expected greater than 0, got -1.0"),
         (["train", "words.tsv", "--columns", "source"], 2, "no column is the target"),
         (["train", "words.tsv", "--preset", "tiny", "--from", "run"], 2, "--from takes the settings of its run"),
-        (["train", "--resume", "run", "--seed", "2", "a.b=3"], 2, "leave out training.seed, key.path=value"),
+        (["train", "--resume", "run", "--seed", "2", "a.b=3"], 2, "leave out --seed, key.path=value"),
         (["train", "--resume", "absent"], 3, "absent is missing; expected a run folder"),
         (["predict", "absent"], 3, "absent is missing; expected a run folder"),
         (["predict", "run", "absent.txt"], 2, "absent.txt: no such file"),

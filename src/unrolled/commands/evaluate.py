@@ -8,14 +8,18 @@ from typing import Annotated
 
 import typer
 
-from unrolled.commands.options import Engine, EngineOption
+from unrolled.commands.options import Engine, EngineOption, SourceOption, TargetOption, given_file
 from unrolled.commands.reporting import note
 from unrolled.commands.streams import Output
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", show_default=False)],
-    test: Annotated[Path, typer.Argument(metavar="TEST.tsv", help="Pairs with the right answers.", show_default=False)],
+    test: Annotated[
+        Path | None, typer.Argument(metavar="TEST.tsv", help="Pairs with the right answers.", show_default=False)
+    ] = None,
+    source: SourceOption = None,
+    target: TargetOption = None,
     members: Annotated[
         list[Path] | None, typer.Option("--with", metavar="RUN", help="Another run of an ensemble; may be repeated.")
     ] = None,
@@ -26,14 +30,15 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure a run on a test file: error rates with 95 % intervals, and what goes wrong where.
+    """Measure a run on TEST.tsv (or --source and --target): error rates with 95 % intervals, what goes wrong where.
 
     A source that stands on several lines has several accepted answers.
     """
     from unrolled.inference import load
 
+    file = given_file(test, source, target)
     with Output(predictions) as output:
-        report = load([run, *(members or [])], engine=engine.value).evaluate(test, beam=beam)
+        report = load([run, *(members or [])], engine=engine.value).evaluate(file, beam=beam)
         if predictions is not None:
             output.write(list(report.predictions))
     for message in report.notes:

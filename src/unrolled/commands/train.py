@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unrolled.commands.options import SourceOption, TargetOption, data_file
 from unrolled.errors import ConfigError
 
 if TYPE_CHECKING:
     from unrolled.config import Config
+    from unrolled.text import DataFile
     from unrolled.training import Outcome
 
 
@@ -39,8 +41,16 @@ def train(
         list[str] | None,
         typer.Argument(metavar="[key.path=value]...", help="Settings, e.g. model.encoder.hidden_size=512."),
     ] = None,
+    source: SourceOption = None,
+    target: TargetOption = None,
     dev: Annotated[
         Path | None, typer.Option("--dev", metavar="FILE", help="Pairs that choose the best weights; else held out.")
+    ] = None,
+    dev_source: Annotated[
+        Path | None, typer.Option("--dev-source", metavar="FILE", help="Sources of these pairs, in place of --dev.")
+    ] = None,
+    dev_target: Annotated[
+        Path | None, typer.Option("--dev-target", metavar="FILE", help="Their targets, line by line.")
     ] = None,
     columns: Annotated[
         str | None,
@@ -68,26 +78,45 @@ def train(
         bool, typer.Option("--dry-run", help="Print the settings and the data report; train nothing.")
     ] = False,
 ) -> None:
-    """Train a model on PAIRS.tsv; the run's folder is all that prediction needs.
+    """Train a model on PAIRS.tsv, or on --source and --target; the run's folder is all that prediction needs.
 
     Settings: defaults < --preset < --config < key.path=value < flags. Ctrl-C saves, and --resume goes on.
     """
     if pairs is not None and "=" in pairs and not Path(pairs).exists():  # no PAIRS.tsv: it is the first override
         overrides, pairs = [pairs, *(overrides or [])], None
-    flags = {"data.columns": columns, "training.seed": seed, "training.minutes": minutes, **_task_flag(pairs)}
+    files = data_file(pairs, source, target)
+    dev_files = data_file(dev, dev_source, dev_target, prefix="--dev-")
+    flags = {
+        "data.columns": columns,
+        "data.format": "parallel" if isinstance(files, tuple) else None,
+        "training.seed": seed,
+        "training.minutes": minutes,
+        **_task_flag(pairs),
+    }
     if resume is not None:
-        given = {"--preset": preset, "--config": file, "--out": out, "--from": start_from, "--dry-run": is_dry or None}
-        _refuse_settings({**given, **flags, "key.path=value": overrides or None})
-        finish(run_training(pairs, dev=dev, resume=resume, device=device))
+        given: dict[str, object] = {
+            "--preset": preset,
+            "--config": file,
+            "--out": out,
+            "--from": start_from,
+            "--dry-run": is_dry or None,
+            "--columns": columns,
+            "--seed": seed,
+            "--minutes": minutes,
+            "key.path=value": overrides or None,
+        }
+        _refuse_settings(given)
+        finish(run_training(files, dev=dev_files, resume=resume, device=device))
         return
     config = _settings(preset, file, overrides or [], start_from, flags)
-    if pairs is None:
+    if files is None:
         raise ConfigError("train: expected a file of pairs, for example: unrolled train words.tsv")
     if is_dry:
-        _print_plan(pairs, dev, config, start_from)
+        _print_plan(files, dev_files, config, start_from)
         return
-    out = out or Path("runs") / Path(pairs.removeprefix("task:").removesuffix(".gz")).stem
-    finish(run_training(pairs, dev=dev, config=config, out=out, start_from=start_from, device=device))
+    first = str(files[0] if isinstance(files, tuple) else files)
+    out = out or Path("runs") / Path(first.removeprefix("task:").removesuffix(".gz")).stem
+    finish(run_training(files, dev=dev_files, config=config, out=out, start_from=start_from, device=device))
 
 
 def _task_flag(pairs: str | None) -> dict[str, str]:
@@ -120,21 +149,21 @@ def _settings(
     return resolve(base, file=file, overrides=overrides, flags=flags)
 
 
-def _print_plan(pairs: str, dev: Path | None, config: Config, start_from: Path | None) -> None:
+def _print_plan(files: DataFile, dev: DataFile | None, config: Config, start_from: Path | None) -> None:
     from unrolled.runs import Run
     from unrolled.settings import to_toml
     from unrolled.text import Codec, prepare
 
     codec = Codec.from_json(Run.open(start_from).vocabulary()) if start_from else None
-    prepared = prepare(pairs, dev, config.data, seed=config.training.seed, codec=codec)
+    prepared = prepare(files, dev, config.data, seed=config.training.seed, codec=codec)
     print(to_toml(config))
     print("\n".join(prepared.report.lines()))
 
 
 def run_training(
-    pairs: str | None,
+    files: DataFile | None,
     *,
-    dev: Path | None,
+    dev: DataFile | None,
     device: Device = Device.AUTO,
     config: Config | None = None,
     out: Path | None = None,
@@ -153,7 +182,7 @@ def run_training(
         matrix_mode(probe_matrix_mode()),
     ):
         return train(
-            pairs,
+            files,
             dev=dev,
             config=config,
             out=out,

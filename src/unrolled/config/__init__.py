@@ -121,8 +121,9 @@ class Data(Settings):
     type: Literal["pairs"] = "pairs"
     columns: tuple[Column, ...] = ("source", "target")
     """What each column holds, in order; `-` skips one."""
-    format: Literal["tsv", "csv"] = "tsv"
-    """`tsv`: split at tabs, quotes are ordinary symbols. `csv`: RFC 4180 quoting, asked for explicitly."""
+    format: Literal["tsv", "csv", "parallel"] = "tsv"
+    """`tsv`: split at tabs, quotes are ordinary symbols. `csv`: RFC 4180 quoting, asked for explicitly. `parallel`: two
+    files whose lines with the same number are a pair; a line is one text, tabs included."""
     encoding: str = "utf-8"
     """Character encoding of the data files."""
     header: bool = False

@@ -100,7 +100,7 @@ def _pairs(
     train = dev = None
     try:
         digest.train.check()
-        train = read_pairs(digest.train.path, config.data)
+        train = read_pairs(digest.train.files, config.data)
         is_held_out = np.isin(train.lines, digest.dev_lines)
         train, dev = train.take(np.flatnonzero(~is_held_out)), train.take(np.flatnonzero(is_held_out))
     except DataError as error:
@@ -108,7 +108,7 @@ def _pairs(
     if digest.dev is not None:
         try:
             digest.dev.check()
-            dev = read_pairs(digest.dev.path, config.data)
+            dev = read_pairs(digest.dev.files, config.data)
         except DataError as error:
             dev, missing["dev"] = None, str(error)
     return train, dev if dev is not None and len(dev) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from unrolled.inference.exposure import ExposureGap, exposure_gap
 from unrolled.metrics import Estimate, Evaluation, References
 from unrolled.metrics import evaluate as measure
 from unrolled.runs import DataDigest
-from unrolled.text import Pairs, normalise, read_lines, read_pairs, recompose, seen_sources, source_keys
+from unrolled.text import DataFile, Pairs, normalise, read_lines, read_pairs, recompose, seen_sources, source_keys
 from unrolled.text.tasks import Blind, fixed_pairs, is_task, named_task, task_of
 from unrolled.text.units import UNITS, Units
 
@@ -96,25 +95,27 @@ class AnswerKey:
 
     Parameters
     ----------
-    file : path
-        Pairs, one a line; a source on several lines has several accepted answers. Or `task:NAME` for its test pairs.
+    file : path, or two
+        Pairs, one a line, or two parallel files; a source on several lines has several accepted answers. Or `task:NAME`
+        for its test pairs.
     data : Data
         How lines are read, and how texts are normalised and cut.
     """
 
-    def __init__(self, file: str | Path, data: Data) -> None:
-        self.file = str(file)
+    def __init__(self, file: DataFile, data: Data) -> None:
         self.data = data
         self.blind: Blind | None = None
         if is_task(file):
-            task = named_task(self.file, data.task)
+            task = named_task(str(file), data.task)
             self.pairs, self.blind = fixed_pairs(task, "test"), task_of(task).blind()
             self.num_lines = len(self.pairs)
             self._keys: Sequence[Hashable] = range(self.num_lines)  # every draw counts, as it does for `blind`
         else:
             self.pairs = read_pairs(file, data)
-            self.num_lines = sum(1 for _ in read_lines(file, encoding=data.encoding))
+            source = file[0] if isinstance(file, tuple) else file
+            self.num_lines = sum(1 for _ in read_lines(source, encoding=data.encoding))
             self._keys = source_keys(self.pairs, normal_form=data.normal_form)
+        self.file = self.pairs.file
         self.references = References.from_lines(self._keys, [self.cut(target) for target in self.pairs.targets or ()])
         self.questions = self.pairs.take(np.array(self.references.first, dtype=np.int64))
         """The first pair of each distinct source with its features."""
@@ -193,7 +194,7 @@ def _measured(side: Side) -> Units:
     return UNITS["space" if side.units in ("bpe", "unigram") else side.units]
 
 
-def evaluate(model: Predictor, test: str | Path, *, beam: int | None = None) -> Report:
+def evaluate(model: Predictor, test: DataFile, *, beam: int | None = None) -> Report:
     """Predict a file of pairs and measure what comes out.
 
     Each distinct source is predicted once and is right if it equals any of its answers.
@@ -201,8 +202,8 @@ def evaluate(model: Predictor, test: str | Path, *, beam: int | None = None) -> 
     Parameters
     ----------
     model : Predictor
-    test : path
-        Pairs in the columns of the model's training data.
+    test : path, or two
+        Pairs in the columns of the model's training data, or two parallel files.
     beam : int, optional
         As for `Predictor.predict`.
 
@@ -244,7 +245,7 @@ def _is_seen(key: AnswerKey, trained_on: DataDigest | None) -> list[bool] | None
         return None
     try:
         trained_on.train.check()
-        train = read_pairs(trained_on.train.path, key.data)
+        train = read_pairs(trained_on.train.files, key.data)
     except DataError:
         return None
     train = train.take(np.flatnonzero(~np.isin(train.lines, trained_on.dev_lines)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from unrolled.decoding import Engine, Hypothesis, LengthPenalty, beam_search, gr
 from unrolled.errors import ConfigError, ShapeError, VocabularyError
 from unrolled.inference.inputs import InputNotes, symbol_lengths
 from unrolled.runs import DataDigest
-from unrolled.text import EOS, Codec, Ragged, evaluation_batches, in_order, split_features
+from unrolled.text import EOS, Codec, DataFile, Ragged, evaluation_batches, in_order, split_features
 
 if TYPE_CHECKING:
     from unrolled.inference.evaluation import Report
@@ -202,7 +201,7 @@ class Predictor:
         scores[rows] = [item.log_prob for item in in_order(batches, found)]
         return [float(value) for value in scores]
 
-    def evaluate(self, test: str | Path, *, beam: int | None = None) -> Report:
+    def evaluate(self, test: DataFile, *, beam: int | None = None) -> Report:
         """Predict a file of pairs and measure what comes out; see `Report`."""
         from unrolled.inference.evaluation import evaluate
 

@@ -15,16 +15,23 @@ __all__ = ["DataDigest", "Environment", "FileDigest"]
 
 @dataclasses.dataclass(frozen=True)
 class FileDigest:
-    """A data file as it was when training started."""
+    """A data file, or two parallel ones, as they were when training started."""
 
     path: str
     """Absolute path, or the name of a task, whose examples follow from the settings."""
     sha256: str
-    """Of the bytes on the disk; a compressed file is not unpacked for it."""
+    """Of the bytes on the disk; a compressed file is not unpacked for it. Of two parallel files both, after a space."""
     num_pairs: int
     """Pairs taken from it."""
+    target_path: str | None = None
+    """Of two parallel files the second."""
 
-    def check(self, path: str | Path | None = None) -> None:
+    @property
+    def files(self) -> str | tuple[str, str]:
+        """The file, or the two parallel ones."""
+        return self.path if self.target_path is None else (self.path, self.target_path)
+
+    def check(self, path: str | Path | tuple[str | Path, str | Path] | None = None) -> None:
         """Check that the file, or another one given in its place, is what it was; a task always is.
 
         Raises
@@ -34,16 +41,28 @@ class FileDigest:
         """
         if self.path.startswith("task:") and path in (None, self.path):
             return
-        where = Path(self.path if path is None else path)
-        if not where.is_file():
-            raise DataError("the run was trained on this file, which is gone; put it back to resume", file=where)
-        found = digest_file(where)
-        if found != self.sha256:
+        given = self.files if path is None else path
+        files = given if isinstance(given, tuple) else (given,)
+        expected = self.sha256.split(" ")
+        if len(files) != len(expected):
             raise DataError(
-                f"changed since the run started: expected SHA-256 {self.sha256[:12]}…, got {found[:12]}…; restore it to"
-                " resume, or start a new run from these weights",
-                file=where,
+                f"the run was trained on {len(expected)} file{'s' * (len(expected) > 1)}, got {len(files)}",
+                file=files[0],
             )
+        for file, sha256 in zip(files, expected, strict=True):
+            _check_file(Path(file), sha256)
+
+
+def _check_file(path: Path, sha256: str) -> None:
+    if not path.is_file():
+        raise DataError("the run was trained on this file, which is gone; put it back to resume", file=path)
+    found = digest_file(path)
+    if found != sha256:
+        raise DataError(
+            f"changed since the run started: expected SHA-256 {sha256[:12]}…, got {found[:12]}…; restore it to"
+            " resume, or start a new run from these weights",
+            file=path,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

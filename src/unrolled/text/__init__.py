@@ -10,7 +10,7 @@ from unrolled.text.columns import parse_input, split_features
 from unrolled.text.corpus import Corpus
 from unrolled.text.files import read_lines
 from unrolled.text.normal_form import normalise, recompose
-from unrolled.text.pairs import Pairs, read_pairs, read_parallel
+from unrolled.text.pairs import DataFile, Pairs, read_pairs, read_parallel
 from unrolled.text.plans import evaluation_batches, in_order, padding_share, plan_batches
 from unrolled.text.preparation import Prepared, prepare
 from unrolled.text.ragged import Ragged, pad_rows
@@ -32,6 +32,7 @@ __all__ = [
     "Batch",
     "Codec",
     "Corpus",
+    "DataFile",
     "DataReport",
     "Examples",
     "Pairs",

@@ -71,8 +71,9 @@ def parse_input(
 ) -> tuple[str, tuple[str, ...]]:
     """Take the source and the features from one line of prediction input.
 
-    The line is split at tabs, whatever the format of the training file: columns as declared, or without the
-    target, or only what the model reads. A blank line is an empty source.
+    The line is split at tabs, whether the training file was TSV or CSV: columns as declared, or without the target, or
+    only what the model reads. After two parallel files a line is one source, tabs included. A blank line is an empty
+    source.
 
     Raises
     ------
@@ -81,6 +82,8 @@ def parse_input(
     """
     if not line.strip():
         return line.replace("\t", ""), ()
+    if data.format == "parallel":
+        return line, ()
     fields = line.split("\t")
     shapes = shapes_of(data, need_target=False)
     shape = next((shape for shape in shapes if len(shape.columns) == len(fields)), None)

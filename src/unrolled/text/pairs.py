@@ -7,7 +7,6 @@ normal forms and units are the codec's concern.
 from __future__ import annotations
 
 import csv
-import hashlib
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -22,7 +21,10 @@ from unrolled.text.columns import Shape, shapes_of, split_features
 from unrolled.text.files import TextFile, read_text
 from unrolled.text.wording import counted, listed
 
-__all__ = ["Pairs", "read_pairs", "read_parallel"]
+__all__ = ["DataFile", "Pairs", "read_pairs", "read_parallel"]
+
+DataFile = str | Path | tuple[str | Path, str | Path]
+"""A file of pairs, or two parallel ones: of sources and of targets."""
 
 COLUMN_WORDS = {"source", "target", "features", "src", "tgt", "trg", "input", "output", "x", "y", "text", "label"}
 FORM_WORDS = {"word", "words", "lemma", "form", "forms", "inflected", "tag", "tags", "feats", "sentence", "translation"}
@@ -38,7 +40,7 @@ class Pairs:
     Parameters
     ----------
     file : str
-        Where they come from.
+        Where they come from; of two parallel files both, with `and` between them.
     lines : int64 array (N,)
         Line number of each pair in the file, counted from 1.
     sources : list of str
@@ -50,7 +52,7 @@ class Pairs:
     notes : tuple of str
         What a person should know about the file, one line each.
     sha256 : str
-        Of the file's bytes.
+        Of the file's bytes; of two parallel files both, with a space between them.
     """
 
     file: str
@@ -76,15 +78,15 @@ class Pairs:
         )
 
 
-def read_pairs(path: str | Path, data: Data, *, need_target: bool = True) -> Pairs:
-    """Read a data file into columns.
+def read_pairs(path: DataFile, data: Data, *, need_target: bool = True) -> Pairs:
+    """Read a data file into columns; two parallel ones as `read_parallel` does.
 
     Lines whose source or (where there is one) target is blank, that is empty or white space only, are left out and
     noted with their numbers. Every line is data unless `data.header` says that the first one is not.
 
     Parameters
     ----------
-    path : path
+    path : path, or two
         UTF-8 (or `data.encoding`), plain or gzip; see `unrolled.text.files`.
     data : Data
         Columns, format, encoding and header.
@@ -98,6 +100,8 @@ def read_pairs(path: str | Path, data: Data, *, need_target: bool = True) -> Pai
         If the file cannot be read or decoded, a line has another number of columns, quoting is broken (CSV), or
         no pair is left.
     """
+    if isinstance(path, tuple):
+        return read_parallel(*path, data)
     text = read_text(path, encoding=data.encoding)
     table = _csv_table(text) if data.format == "csv" else _tsv_table(text)
     if data.header:
@@ -127,7 +131,11 @@ def read_parallel(source: str | Path, target: str | Path, data: Data) -> Pairs:
     ------
     DataError
         If a file cannot be read, the numbers of lines differ, or no pair is left.
+    ConfigError
+        If the data have features, for which two files have no place.
     """
+    if "features" in data.columns:
+        raise ConfigError("data.columns: two parallel files have no column of features; give one file with columns")
     sources, targets = (read_text(path, encoding=data.encoding) for path in (source, target))
     if len(sources.lines) != len(targets.lines):
         counts = f"{counted(len(sources.lines), 'source line')}, {counted(len(targets.lines), 'target line')}"
@@ -138,7 +146,7 @@ def read_parallel(source: str | Path, target: str | Path, data: Data) -> Pairs:
             lines=np.arange(1, len(sources.lines) + 1),
             sources=sources.lines,
             targets=targets.lines,
-            sha256=hashlib.sha256(f"{sources.sha256} {targets.sha256}".encode()).hexdigest(),
+            sha256=f"{sources.sha256} {targets.sha256}",
         ),
         [],
         notes=sources.notes + targets.notes,

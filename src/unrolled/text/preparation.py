@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from unrolled.errors import ConfigError, DataError
 from unrolled.text.batches import Examples
 from unrolled.text.codec import Codec, Learnt
 from unrolled.text.normal_form import NormalForm, normalise, recompose
-from unrolled.text.pairs import Pairs, read_pairs
+from unrolled.text.pairs import DataFile, Pairs, read_pairs
 from unrolled.text.report import DataReport, FileReport
 from unrolled.text.sources import group_ids, hold_out, source_keys
 from unrolled.text.tasks import PREFIX, draw_pairs, fixed_pairs, is_task, task_of, task_type, vocabularies
@@ -42,8 +41,8 @@ class Prepared:
         Texts in normal form with composed letters, as `Codec.decode_target` writes them.
     report : DataReport
     digest : dict
-        Plain JSON data: for `train` and `dev` the file, its SHA-256, that of its pairs (the same for LF and CR LF
-        line ends) and counts; `dev_lines` are the line numbers held out of the training file.
+        Plain JSON data: for `train` and `dev` the file or both files, SHA-256, that of the pairs (the same for LF and
+        CR LF line ends) and counts; `dev_lines` are the line numbers held out of the training file.
     """
 
     codec: Codec
@@ -56,7 +55,7 @@ class Prepared:
 
 
 def prepare(
-    train_path: str | Path, dev_path: str | Path | None, data: Data, *, seed: int, codec: Codec | None = None
+    train_path: DataFile, dev_path: DataFile | None, data: Data, *, seed: int, codec: Codec | None = None
 ) -> Prepared:
     """Read, check, split, report and encode the data of a training run.
 
@@ -65,7 +64,8 @@ def prepare(
 
     Parameters
     ----------
-    train_path, dev_path : path
+    train_path, dev_path : path, or two
+        Of pairs, or of sources and of targets.
     data : Data
     seed : int
     codec : Codec, optional
@@ -104,14 +104,14 @@ def prepare(
         notes=notes,
     )
     digest = {
-        "train": _digest(train),
-        "dev": None if dev is None or dev_path is None else _digest(dev),
+        "train": _digest(train, train_path),
+        "dev": None if dev is None or dev_path is None else _digest(dev, dev_path),
         "dev_lines": dev.lines.tolist() if dev is not None and dev_path is None and data.task is None else None,
     }
     return Prepared(codec, train_examples, dev_examples, train, dev, report, digest)
 
 
-def _check_task(file: str, dev_file: str | Path | None, data: Data) -> None:
+def _check_task(file: str, dev_file: DataFile | None, data: Data) -> None:
     name = None if data.task is None else PREFIX + data.task.type
     if is_task(file) and PREFIX + task_type(file) != name:
         raise ConfigError(f"data.task: expected the settings of {file}, got {'none' if name is None else name}")
@@ -134,7 +134,7 @@ def _check_same_text(saved: Data, data: Data) -> None:
 
 
 def _read(
-    train_path: str | Path, dev_path: str | Path | None, data: Data, *, seed: int
+    train_path: DataFile, dev_path: DataFile | None, data: Data, *, seed: int
 ) -> tuple[Pairs, Pairs | None, list[str]]:
     """Training and dev pairs in composed normal form, and notes."""
     if data.task is not None:
@@ -241,13 +241,13 @@ def _size_notes(train: _Part, dev: _Part | None) -> list[str]:
     return notes
 
 
-def _digest(pairs: Pairs) -> dict[str, Any]:
+def _digest(pairs: Pairs, path: DataFile) -> dict[str, Any]:
     content = hashlib.sha256()
     features = [";".join(names) for names in pairs.features or ()]
     for column in (pairs.sources, pairs.targets or [], features):
         content.update("\0".join(column).encode() + b"\0\0")  # no text has a NUL
     return {
-        "file": pairs.file,
+        "files": [str(file) for file in (path if isinstance(path, tuple) else (path,))],
         "sha256": pairs.sha256,
         "content_sha256": content.hexdigest(),
         "num_pairs": len(pairs),

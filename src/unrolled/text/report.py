@@ -220,4 +220,5 @@ class DataReport:
 
 def _described(report: FileReport) -> str:
     sources = counted(report.num_sources, "distinct source")
-    return f"{counted(report.num_pairs, 'pair')}, {sources} ({Path(report.file).name})"
+    names = " and ".join(Path(file).name for file in report.file.split(" and "))
+    return f"{counted(report.num_pairs, 'pair')}, {sources} ({names})"

@@ -18,7 +18,7 @@ from unrolled.models.device import DeviceName, choose_device
 from unrolled.parameters import Parameter, Sizes
 from unrolled.runs import DataDigest, Environment, FileDigest, Run, check_free
 from unrolled.settings import resolve
-from unrolled.text import Codec, Prepared, prepare
+from unrolled.text import Codec, DataFile, Prepared, prepare
 from unrolled.text.tasks import is_task, task_type
 from unrolled.training.checkpoints import Checkpoints
 from unrolled.training.endless import EndlessPairs
@@ -39,9 +39,9 @@ FilePath = str | Path
 
 
 def train(
-    train_path: FilePath | None = None,
+    train_path: DataFile | None = None,
     *,
-    dev: FilePath | None = None,
+    dev: DataFile | None = None,
     config: Config | None = None,
     preset: str | None = None,
     out: FilePath | None = None,
@@ -55,11 +55,11 @@ def train(
 
     Parameters
     ----------
-    train_path : path
-        File of pairs, or `task:NAME` for the endless ones of a task; may be left out with `resume`, which then takes
-        what the run names.
-    dev : path, optional
-        File that chooses the best weights; without it distinct sources are held out.
+    train_path : path, or two
+        File of pairs, two parallel files (of sources and of targets), or `task:NAME` for the endless pairs of a task;
+        may be left out with `resume`, which then takes what the run names.
+    dev : path, or two, optional
+        File, or two parallel ones, that chooses the best weights; without it distinct sources are held out.
     config : Config, optional
         Settings; those of `preset`, of `start_from`, or the defaults where it is absent.
     preset : str, optional
@@ -143,8 +143,8 @@ class _Here:
 
 def _begin(
     here: _Here,
-    train_path: FilePath | None,
-    dev: FilePath | None,
+    train_path: DataFile | None,
+    dev: DataFile | None,
     *,
     config: Config | None,
     preset: str | None,
@@ -163,6 +163,8 @@ def _begin(
     if here.processes.is_main:
         check_free(Path(out), overwrite=overwrite)
     start = _Start.fresh(config or Config()) if start_from is None else _Start.of_run(Run.open(start_from), config)
+    if isinstance(train_path, tuple):
+        start = start.of_parallel_files()
     prepared = _prepared(train_path, dev, start.config, start.codec, here)
 
     mode = here.matrix_mode()
@@ -182,7 +184,7 @@ def _begin(
         return _fit(run, prepared, start.weights(prepared.codec), here, is_resumed=False)
 
 
-def _resume(run: Run, train_path: FilePath | None, dev: FilePath | None, here: _Here) -> Outcome:
+def _resume(run: Run, train_path: DataFile | None, dev: DataFile | None, here: _Here) -> Outcome:
     data, before = run.data(), run.environment()
     data.train.check(train_path)
     if data.dev is not None:
@@ -190,8 +192,8 @@ def _resume(run: Run, train_path: FilePath | None, dev: FilePath | None, here: _
     elif dev is not None:
         raise ConfigError(f"{run.path} was started without a dev file; leave {dev} out to resume it")
     codec = Codec.from_json(run.vocabulary())
-    dev = dev or (None if data.dev is None else data.dev.path)
-    prepared = _prepared(train_path or data.train.path, dev, run.config, codec, here)
+    dev = dev or (None if data.dev is None else data.dev.files)
+    prepared = _prepared(train_path or data.train.files, dev, run.config, codec, here)
     mode: MatrixMode = "onednn" if before.matrix_mode == "onednn" else "default"
     now = here.environment(mode)
     changes = differences(before, now)
@@ -274,6 +276,11 @@ class _Start:
         shapes = {parameter.name: parameter.shape for parameter in _inventory(run.config, codec)}
         return cls(config or run.config, codec, run.weights(shapes))
 
+    def of_parallel_files(self) -> _Start:
+        """The same, but for how lines are read."""
+        data = self.config.data.model_copy(update={"format": "parallel"})
+        return dataclasses.replace(self, config=self.config.model_copy(update={"data": data}))
+
     def weights(self, codec: Codec) -> Mapping[str, NDArray[Any]]:
         if self.stored is not None:
             return self.stored
@@ -288,7 +295,7 @@ def _inventory(config: Config, codec: Codec) -> tuple[Parameter, ...]:
     return parameters.inventory(config.model, _sizes(codec))
 
 
-def _prepared(train_path: FilePath, dev: FilePath | None, config: Config, codec: Codec | None, here: _Here) -> Prepared:
+def _prepared(train_path: DataFile, dev: DataFile | None, config: Config, codec: Codec | None, here: _Here) -> Prepared:
     prepared = prepare(train_path, dev, config.data, seed=config.training.seed, codec=codec)
     here.tell(DataPrepared(0, lines=tuple(prepared.report.lines())))
     return prepared
@@ -296,8 +303,8 @@ def _prepared(train_path: FilePath, dev: FilePath | None, config: Config, codec:
 
 def _digest(prepared: Prepared) -> DataDigest:
     def of_file(values: Mapping[str, Any]) -> FileDigest:
-        path = values["file"] if is_task(values["file"]) else str(Path(values["file"]).resolve())
-        return FileDigest(path=path, sha256=values["sha256"], num_pairs=values["num_pairs"])
+        path, *target = (file if is_task(file) else str(Path(file).resolve()) for file in values["files"])
+        return FileDigest(path, values["sha256"], values["num_pairs"], *target)
 
     digest = prepared.digest
     return DataDigest(
