@@ -84,14 +84,22 @@ def test_the_two_grus_are_different_functions(kind, expected):
     assert h.item() == pytest.approx(expected, abs=5e-7)
 
 
-def test_the_effective_forget_bias_is_one():
+@pytest.mark.parametrize(
+    ("biases", "gate", "kept"), [(None, 0.731059, 0.0019), ((1.0, 1.0), 0.880797, 0.0790), ((0.0, 0.0), 0.5, 9.5e-7)]
+)
+def test_what_the_forget_bias_keeps_of_a_cell_in_20_steps(biases, gate, kept):
+    """A new cell has +1 in all; 1 in both vectors would be 2."""
     cell = LSTMCell(2, 3)
     cell.weight_ih[:] = 0.0
     cell.weight_hh[:] = 0.0
+    if biases is not None:
+        cell.bias_ih[3:6], cell.bias_hh[3:6] = biases
     h, c = np.zeros((1, 3)), np.ones((1, 3))
-    for _ in range(20):
+    for step in range(20):
         (h, c), _ = cell.forward(np.zeros((1, 2)), h, c)
-    np.testing.assert_allclose(c, 0.0019, atol=5e-5)
+        if step == 0:
+            np.testing.assert_allclose(c, gate, atol=5e-7)
+    np.testing.assert_allclose(c, kept, rtol=0.03)
 
 
 def test_without_forget_gate_the_carousel_keeps_everything():

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,14 @@ def relabelled(labels):
 def test_padding_is_free(smoothing, expected):
     logits, labels = relabelled([3, 0])
     assert cross_entropy_sum(logits, labels, label_smoothing=smoothing).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_labels_that_cost_two_nats_each_cost_two_on_average():
+    """`abc` and `a` with their end symbols: six labels, two pads, which an average over all eight would count."""
+    labels = torch.tensor([[4, 5, 6, 2], [4, 2, 0, 0]])
+    logits = torch.full((2, 4, 7), math.log((math.exp(2.0) - 1.0) / 6.0), dtype=torch.float64)
+    logits.scatter_(2, labels[..., None], 0.0)  # p(label) = 1 / (1 + 6 · (e² − 1) / 6) = e⁻²
+    assert cross_entropy_sum(logits, labels).item() / 6 == pytest.approx(2.0, abs=1e-12)
 
 
 def test_no_label_is_zero_with_zero_gradient():

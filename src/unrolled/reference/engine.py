@@ -90,12 +90,12 @@ class NumpyStepper:
 
     def advance(self, tokens: IntArray) -> None:
         """Feed one token a row."""
-        self._feed(tokens[:, None], np.ones((len(tokens), 1), np.bool_))
+        self._feed(tokens[:, None])
 
-    def _feed(self, tokens: IntArray, mask: BoolArray) -> None:
-        """Feed right-padded tokens (R, n)."""
+    def _feed(self, tokens: IntArray, mask: BoolArray | None = None) -> None:
+        """Feed tokens (R, n), right-padded where there is a mask."""
         output = self._model.decode(tokens, self._memory, self._state, mask=mask, need_attention=self._need_attention)
-        rows, last = np.arange(len(tokens)), mask.sum(axis=1) - 1
+        rows, last = np.arange(len(tokens)), -1 if mask is None else mask.sum(axis=1) - 1
         self._state = output.state
         self._attention = None if output.attention is None else output.attention[rows, last]  # (R, S)
         self._log_probs = _log_probs(output.logits[rows, last])  # (R, V)

@@ -66,6 +66,7 @@ class RecurrentState(NamedTuple):
 
 Run = tuple[tuple[FloatArray, FloatArray | None, RecurrentState], Any]
 RunGradients = tuple[FloatArray, RecurrentMemory, Gradients]
+StepGradients = tuple[FloatArray, RecurrentState, tuple[FloatArray, FloatArray], Gradients]
 
 
 class Wiring(Protocol):
@@ -163,7 +164,7 @@ class Luong:
         state: RecurrentState,
         mask: BoolArray | None,
         rng: np.random.Generator | None,
-    ) -> Run:
+    ) -> tuple[tuple[FloatArray, FloatArray, RecurrentState], LuongCache]:
         """Run all steps."""
         assert memory.keys is not None
         (hidden, last), layers = self.layers.forward(x, state.layers, mask, rng)  # (1)
@@ -173,12 +174,14 @@ class Luong:
         features, combined = _combine_forward(self.combine, context, hidden)  # (3)
         return (features, weights, RecurrentState(last, None)), LuongCache(layers, attended, combined, memory)
 
-    def backward(self, d_features: FloatArray, cache: LuongCache) -> RunGradients:
-        """∂L/∂x, ∂L/∂memory, and parameter gradients."""
+    def backward(
+        self, d_features: FloatArray, cache: LuongCache, d_last: tuple[Any, ...] | None = None
+    ) -> RunGradients:
+        """∂L/∂x, ∂L/∂memory, and parameter gradients; `d_last` is ∂L/∂ of the layers' last states, none for zero."""
         M = cache.memory.output.shape[-1]
         d_joined, combine = _combine_backward(self.combine, d_features, cache.combined)  # (3)
         d_query, d_output, d_keys, score = attend_backward(self.score, d_joined[..., :M], cache.attended)  # (2)
-        d_x, d_start, layers = self.layers.backward(d_joined[..., M:] + d_query, None, cache.layers)  # (1)
+        d_x, d_start, layers = self.layers.backward(d_joined[..., M:] + d_query, d_last, cache.layers)  # (1)
         d_memory = RecurrentMemory(d_output, cache.memory.mask, d_keys, None, d_start)
         return d_x, d_memory, {**named("layers", layers), **named("attention", score), **combine}
 
@@ -186,29 +189,15 @@ class Luong:
 # --- step by step ----------------------------------------------------------------------------------------------------
 
 
-class StepCache(NamedTuple):
-    """What one step of `InputFeeding` or `Bahdanau` keeps."""
-
-    layers: RecurrentCache
-    attended: AttendCache
-    combined: tuple[ops.LinearCache, FloatArray]
-
-
 class StepwiseCache(NamedTuple):
     """What the backward pass of a stepwise wiring needs."""
 
-    steps: list[StepCache]
+    steps: list[Any]
     memory: RecurrentMemory
-    embedding_dim: int
 
 
 class Stepwise:
     """What the stepwise wirings share: the loops over time. A step is the subclass's own."""
-
-    def __init__(self, layers: Recurrent, score: Score, combine: Weights) -> None:
-        self.layers = layers
-        self.score = score
-        self.combine = Linear(combine)
 
     def forward(
         self,
@@ -227,7 +216,7 @@ class Stepwise:
             attention.append(weights)
             steps.append(step)
         outputs = np.concatenate(features, axis=1), np.concatenate(attention, axis=1), state
-        return outputs, StepwiseCache(steps, memory, x.shape[-1])
+        return outputs, StepwiseCache(steps, memory)
 
     def backward(self, d_features: FloatArray, cache: StepwiseCache) -> RunGradients:
         """∂L/∂x, ∂L/∂memory, and parameter gradients."""
@@ -236,23 +225,23 @@ class Stepwise:
         d_x: list[FloatArray] = []
         gradients: Gradients = {}
         for t in reversed(range(d_features.shape[1])):
-            d_now, d_state, d_memory, found = self._step_backward(d_features[:, t : t + 1], d_state, cache, t)
+            d_now, d_state, (d_output, d_keys), found = self._step_backward(
+                d_features[:, t : t + 1], d_state, cache.steps[t]
+            )
             d_x.append(d_now)
-            memory.output[:] += d_memory[0]
+            memory.output[:] += d_output
             assert memory.keys is not None
-            memory.keys[:] += d_memory[1]
+            memory.keys[:] += d_keys
             accumulate(gradients, found)
         return np.concatenate(d_x[::-1], axis=1), memory._replace(start=d_state.layers), gradients
 
     def _step(
         self, x: FloatArray, memory: RecurrentMemory, state: RecurrentState, rng: np.random.Generator | None
-    ) -> tuple[FloatArray, FloatArray, RecurrentState, StepCache]:
+    ) -> tuple[FloatArray, FloatArray, RecurrentState, Any]:
         """Feature (R, 1, H), weights (R, 1, S), state after; and a cache."""
         raise NotImplementedError
 
-    def _step_backward(
-        self, d_feature: FloatArray, d_state: RecurrentState, cache: StepwiseCache, t: int
-    ) -> tuple[FloatArray, RecurrentState, tuple[FloatArray, FloatArray], Gradients]:
+    def _step_backward(self, d_feature: FloatArray, d_state: RecurrentState, cache: Any) -> StepGradients:
         """∂L/∂x, ∂L/∂state before, ∂L/∂(output, keys), and parameter gradients."""
         raise NotImplementedError
 
@@ -260,31 +249,35 @@ class Stepwise:
 class InputFeeding(Stepwise):
     """`Luong`, with s̃ of the step before, at first zero, in the cell's input (Luong et al. 2015, section 3.3)."""
 
+    def __init__(self, layers: Recurrent, score: Score, combine: Weights) -> None:
+        self.score = score
+        self.luong = Luong(layers, score, combine)
+
     def _step(
         self, x: FloatArray, memory: RecurrentMemory, state: RecurrentState, rng: np.random.Generator | None
-    ) -> tuple[FloatArray, FloatArray, RecurrentState, StepCache]:
+    ) -> tuple[FloatArray, FloatArray, RecurrentState, LuongCache]:
         assert state.attended is not None
-        assert memory.keys is not None
         fed = np.concatenate([x, state.attended[:, None]], axis=-1)  # (1)
-        (hidden, last), layers = self.layers.forward(fed, state.layers, None, rng)  # (2)
-        (context, weights), attended = attend_forward(
-            self.score, hidden, memory.output, memory.keys, memory.mask
-        )  # (3)
-        feature, combined = _combine_forward(self.combine, context, hidden)  # (4)
-        return feature, weights, RecurrentState(last, feature[:, 0]), StepCache(layers, attended, combined)
+        (feature, weights, after), step = self.luong.forward(fed, memory, state, None, rng)  # (2)
+        return feature, weights, RecurrentState(after.layers, feature[:, 0]), step
 
-    def _step_backward(
-        self, d_feature: FloatArray, d_state: RecurrentState, cache: StepwiseCache, t: int
-    ) -> tuple[FloatArray, RecurrentState, tuple[FloatArray, FloatArray], Gradients]:
+    def _step_backward(self, d_feature: FloatArray, d_state: RecurrentState, cache: LuongCache) -> StepGradients:
         assert d_state.attended is not None
-        step, M, E = cache.steps[t], cache.memory.output.shape[-1], cache.embedding_dim
         d_feature = d_feature + d_state.attended[:, None]
-        d_joined, combine = _combine_backward(self.combine, d_feature, step.combined)  # (4)
-        d_query, d_output, d_keys, score = attend_backward(self.score, d_joined[..., :M], step.attended)  # (3)
-        d_hidden = d_joined[..., M:] + d_query
-        d_fed, d_layers, layers = self.layers.backward(d_hidden, d_state.layers, step.layers)  # (2)
-        gradients = {**named("layers", layers), **named("attention", score), **combine}
-        return d_fed[..., :E], RecurrentState(d_layers, d_fed[:, 0, E:]), (d_output, d_keys), gradients  # (1)
+        d_fed, d_memory, gradients = self.luong.backward(d_feature, cache, d_state.layers)  # (2)
+        assert d_memory.keys is not None
+        E = d_fed.shape[-1] - d_feature.shape[-1]
+        d_before = RecurrentState(d_memory.start, d_fed[:, 0, E:])  # (1)
+        return d_fed[..., :E], d_before, (d_memory.output, d_memory.keys), gradients
+
+
+class BahdanauCache(NamedTuple):
+    """What one step of `Bahdanau` keeps."""
+
+    attended: AttendCache
+    layers: RecurrentCache
+    combined: tuple[ops.LinearCache, FloatArray]
+    embedding_dim: int
 
 
 class Bahdanau(Stepwise):
@@ -293,27 +286,29 @@ class Bahdanau(Stepwise):
     The readout is ``tanh(W_c [s; context; embedding] + b)``, with tanh in place of the paper's maxout.
     """
 
+    def __init__(self, layers: Recurrent, score: Score, combine: Weights) -> None:
+        self.layers = layers
+        self.score = score
+        self.combine = Linear(combine)
+
     def _step(
         self, x: FloatArray, memory: RecurrentMemory, state: RecurrentState, rng: np.random.Generator | None
-    ) -> tuple[FloatArray, FloatArray, RecurrentState, StepCache]:
+    ) -> tuple[FloatArray, FloatArray, RecurrentState, BahdanauCache]:
         assert memory.keys is not None
         query = state.layers[-1].h[:, None]
         (context, weights), attended = attend_forward(self.score, query, memory.output, memory.keys, memory.mask)  # (1)
         fed = np.concatenate([x, context], axis=-1)  # (2)
         (hidden, last), layers = self.layers.forward(fed, state.layers, None, rng)  # (3)
         feature, combined = _combine_forward(self.combine, hidden, context, x)  # (4)
-        return feature, weights, RecurrentState(last, None), StepCache(layers, attended, combined)
+        return feature, weights, RecurrentState(last, None), BahdanauCache(attended, layers, combined, x.shape[-1])
 
-    def _step_backward(
-        self, d_feature: FloatArray, d_state: RecurrentState, cache: StepwiseCache, t: int
-    ) -> tuple[FloatArray, RecurrentState, tuple[FloatArray, FloatArray], Gradients]:
-        step, M, E = cache.steps[t], cache.memory.output.shape[-1], cache.embedding_dim
-        H = d_feature.shape[-1]
-        d_joined, combine = _combine_backward(self.combine, d_feature, step.combined)  # (4)
-        d_hidden, d_context, d_x = d_joined[..., :H], d_joined[..., H : H + M], d_joined[..., H + M :]
-        d_fed, d_layers, layers = self.layers.backward(d_hidden, d_state.layers, step.layers)  # (3)
+    def _step_backward(self, d_feature: FloatArray, d_state: RecurrentState, cache: BahdanauCache) -> StepGradients:
+        H, E = d_feature.shape[-1], cache.embedding_dim
+        d_joined, combine = _combine_backward(self.combine, d_feature, cache.combined)  # (4)
+        d_hidden, d_context, d_x = d_joined[..., :H], d_joined[..., H:-E], d_joined[..., -E:]
+        d_fed, d_layers, layers = self.layers.backward(d_hidden, d_state.layers, cache.layers)  # (3)
         d_x, d_context = d_x + d_fed[..., :E], d_context + d_fed[..., E:]  # (2)
-        d_query, d_output, d_keys, score = attend_backward(self.score, d_context, step.attended)  # (1)
+        d_query, d_output, d_keys, score = attend_backward(self.score, d_context, cache.attended)  # (1)
         top = d_layers[-1]._replace(h=d_layers[-1].h + d_query[:, 0])
         gradients = {**named("layers", layers), **named("attention", score), **combine}
         return d_x, RecurrentState((*d_layers[:-1], top), d_state.attended), (d_output, d_keys), gradients
