@@ -103,7 +103,7 @@ class CheckpointError(UnrolledError, ValueError):
 
 
 class DivergenceError(UnrolledError, ArithmeticError):
-    """Training that cannot go on: non-finite values in several steps in a row.
+    """Training that cannot go on: non-finite values in several steps in a row, or no hope of learning anything.
 
     Parameters
     ----------
@@ -111,10 +111,13 @@ class DivergenceError(UnrolledError, ArithmeticError):
         What happened and what to do.
     step : int, optional
         The optimiser step, counted from 1.
+    fault : str
+        The name that `unrolled.diagnosis` has for it.
     """
 
     exit_code = 4
 
-    def __init__(self, message: str, *, step: int | None = None) -> None:
+    def __init__(self, message: str, *, step: int | None = None, fault: str = "non_finite") -> None:
         self.step = step
+        self.fault = fault
         super().__init__(message if step is None else f"step {step}: {message}")

@@ -220,6 +220,8 @@ class Training(Settings):
     """What chooses the best checkpoint and stops early; the two error rates decode the dev set greedily."""
     patience: Positive | None = None
     """Dev evaluations without a better value before training stops; none for never."""
+    watch: bool = True
+    """End a training that cannot come to anything: loss stuck at ln V, or a source that changes no prediction."""
     average: Literal["none", "last", "best"] = "none"
     """Average the weights of the last or of the best checkpoints."""
     average_count: Positive = 5

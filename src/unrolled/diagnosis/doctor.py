@@ -22,6 +22,7 @@ from unrolled.diagnosis.source import check_source
 from unrolled.diagnosis.training_log import (
     ENOUGH_STEPS,
     check_dev_values,
+    check_halt,
     check_progress,
     check_skipped_steps,
     check_start,
@@ -61,6 +62,7 @@ def examine_run(path: str | Path, *, data: str | Path | None = None) -> Examinat
         "check_start": lambda: check_start(material.events, num_symbols),
         "check_progress": lambda: check_progress(material.events, num_symbols),
         "check_skipped_steps": lambda: check_skipped_steps(material.events),
+        "check_halt": lambda: check_halt(material.events),
         "check_dev_values": lambda: check_dev_values(material.events),
         **_data_checks(material),
     }

@@ -10,7 +10,15 @@ import numpy as np
 
 from unrolled.diagnosis.findings import Finding, Where, finding
 
-__all__ = ["ENOUGH_STEPS", "check_dev_values", "check_progress", "check_skipped_steps", "check_start", "num_steps"]
+__all__ = [
+    "ENOUGH_STEPS",
+    "check_dev_values",
+    "check_halt",
+    "check_progress",
+    "check_skipped_steps",
+    "check_start",
+    "num_steps",
+]
 
 Record = Mapping[str, Any]
 
@@ -78,6 +86,12 @@ def check_skipped_steps(events: Sequence[Record]) -> list[Finding]:
     if ended is not None and ended["fault"] == "non_finite":
         return [finding("non_finite", measured + "; training could not go on", where=where)]
     return [finding("steps_skipped", measured, where=where)] if len(skipped) > FEW_SKIPPED * total else []
+
+
+def check_halt(events: Sequence[Record]) -> list[Finding]:
+    """Why the watch ended the training, if it did."""
+    halts = [event for event in events if event["event"] == "TrainingHalted" and event["fault"] != "non_finite"]
+    return [finding(one["fault"], one["message"], where=Where("the training log", one["step"])) for one in halts[-1:]]
 
 
 def check_dev_values(events: Sequence[Record]) -> list[Finding]:

@@ -19,6 +19,7 @@ __all__ = [
     "StepSkipped",
     "StepTaken",
     "TrainingEnded",
+    "TrainingHalted",
     "TrainingStarted",
     "Warned",
 ]
@@ -142,6 +143,15 @@ class TrainingEnded(Event):
     best_step: int | None
     best_value: float | None
     seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingHalted(Event):
+    """The last event of a training that cannot go on."""
+
+    fault: str
+    """The name that `unrolled.diagnosis` has for the reason."""
+    message: str
 
 
 Listener = Callable[[Event], None]

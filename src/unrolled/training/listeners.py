@@ -66,7 +66,7 @@ def _is_kept(line: bytes, step: int) -> bool:
         event = json.loads(line)
     except ValueError:
         return False
-    is_after = event["step"] >= step if event["event"] == "TrainingEnded" else event["step"] > step
+    is_after = event["step"] >= step if event["event"] in ("TrainingEnded", "TrainingHalted") else event["step"] > step
     return line.endswith(b"\n") and not is_after
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unrolled import config
+from unrolled.errors import DivergenceError
 from unrolled.training.budget import Budget, Pace
 from unrolled.training.checkpoints import Checkpoints, Progress
 from unrolled.training.clock import Clock
@@ -28,6 +29,7 @@ from unrolled.training.events import (
     Reason,
     StepTaken,
     TrainingEnded,
+    TrainingHalted,
     TrainingStarted,
     Warned,
 )
@@ -131,7 +133,8 @@ class Trainer:
         Raises
         ------
         DivergenceError
-            If gradients are not finite in several steps in a row.
+            If gradients are not finite in several steps in a row, or a listener says that going on is hopeless. What
+            was reached is saved, so that it can be looked at.
         CheckpointError
             If there is nothing to resume from.
         """
@@ -142,7 +145,11 @@ class Trainer:
             self._emit(self._started())
             for line in damage:
                 self._warn(f"a damaged state was passed over, training goes on from the one before: {line}")
-            return self._end(self._run())
+            try:
+                return self._end(self._run())
+            except DivergenceError as error:
+                self._halt(error)
+                raise
 
     def _run(self) -> Reason:
         while True:
@@ -199,6 +206,11 @@ class Trainer:
         )
         self._emit(TrainingEnded(outcome.step, reason, outcome.best_step, outcome.best_value, outcome.seconds))
         return outcome
+
+    def _halt(self, error: DivergenceError) -> None:
+        self._reporter.drop()
+        self._emit(TrainingHalted(self._progress.step, error.fault, str(error)))
+        self._save()
 
     # --- steps -------------------------------------------------------------------------------------------------------
 

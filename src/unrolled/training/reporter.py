@@ -73,6 +73,10 @@ class Reporter:
         if before is not None:
             self._report(before)
 
+    def drop(self) -> None:
+        """Forget the step that was taken in last: training ends before its numbers are read."""
+        self._pending = None
+
     def skip_without_label(self, step: int, batches: Sequence[MicroBatch]) -> None:
         """Report a step that has nothing to learn from; its lines are named once."""
         self.flush()

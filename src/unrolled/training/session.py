@@ -8,17 +8,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from unrolled import models, parameters, presets
-from unrolled.config import Config, longest_sequence
+from unrolled.config import Config, Training, longest_sequence
 from unrolled.errors import ConfigError
 from unrolled.models.device import DeviceName, choose_device
 from unrolled.parameters import Parameter, Sizes
 from unrolled.runs import DataDigest, Environment, FileDigest, Run, check_free
 from unrolled.settings import resolve
-from unrolled.text import Codec, DataFile, Prepared, prepare
+from unrolled.text import Codec, DataFile, Prepared, collate, prepare
 from unrolled.text.tasks import is_task, task_type
 from unrolled.training.checkpoints import Checkpoints
 from unrolled.training.endless import EndlessPairs
@@ -32,10 +34,14 @@ from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, m
 from unrolled.training.objective import PairObjective
 from unrolled.training.outcome import Outcome
 from unrolled.training.processes import Processes, connected
+from unrolled.training.watch import Watch, source_effect
 
 __all__ = ["train"]
 
 FilePath = str | Path
+
+WATCHED = 64
+"""Examples whose sources are exchanged to see whether they matter."""
 
 
 def train(
@@ -95,7 +101,7 @@ def train(
     CheckpointError
         If the run to resume or to start from is damaged.
     DivergenceError
-        If gradients are not finite in several steps in a row.
+        If gradients are not finite in several steps in a row, or `training.watch` sees that nothing can come of it.
     """
     with connected(choose_device(device)) as (processes, where):
         here = _Here(where, processes, listeners if processes.is_main else ())
@@ -226,6 +232,7 @@ def _fit(
             device=here.device,
             max_length=longest_sequence(run.config.model.decoder),
         )
+    watch = [_watch(model, prepared, settings, here.device)] if settings.watch else []
     with ExitStack() as stack:
         logs: list[Listener] = []
         if here.processes.is_main:
@@ -240,7 +247,7 @@ def _fit(
             dev=dev,
             lines=None if run.config.data.task is not None else prepared.train_pairs.lines,
             checkpoints=Checkpoints(run),
-            listeners=[*logs, *here.listeners],
+            listeners=[*logs, *here.listeners, *watch],
             device=here.device,
             processes=here.processes,
         )
@@ -251,6 +258,15 @@ def _steps(config: Config, prepared: Prepared) -> Steps:
     if config.data.task is not None:
         return EndlessPairs(config.data.task, prepared.codec, config.training, first=prepared.train)
     return Epochs(prepared.train, config.training)
+
+
+def _watch(model: nn.Module, prepared: Prepared, settings: Training, device: torch.device) -> Watch:
+    rows = np.arange(min(WATCHED, len(prepared.train)))
+    return Watch(
+        num_symbols=len(prepared.codec.target),
+        warmup_steps=settings.schedule.warmup_steps,
+        effect=lambda: source_effect(model, collate(prepared.train, rows), device=device),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
