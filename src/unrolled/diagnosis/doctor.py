@@ -84,7 +84,7 @@ def _data_checks(material: Material) -> dict[str, Callable[[], Sequence[Finding]
         "check_unknown_symbols": lambda: check_unknown_symbols(sample(codec, some, MANY, longest=LONG), name=some.file),
         "check_left_out": lambda: check_left_out(codec, some),
     }
-    if dev is not None:
+    if dev is not None and codec.data.task is None:  # an endless task draws a short pair again and again
         checks["check_overlap"] = lambda: check_overlap(train, dev)
     return checks
 

@@ -18,8 +18,12 @@ from unrolled.errors import DataError
 from unrolled.parameters import Sizes, inventory
 from unrolled.runs import DataDigest, Run, check_tensors
 from unrolled.text import Codec, Examples, Pairs, collate, read_pairs
+from unrolled.text.tasks import draw_pairs, fixed_pairs
 
 __all__ = ["Material", "open_material", "sample"]
+
+DRAWN = 2000
+"""Pairs of an endless task that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ def _pairs(
 ) -> tuple[Pairs | None, Pairs | None]:
     if data is not None:
         return read_pairs(data, config.data), None
+    if config.data.task is not None:
+        drawn = draw_pairs(config.data.task, np.arange(DRAWN), seed=config.training.seed)
+        return drawn, fixed_pairs(config.data.task, "dev")
     train = dev = None
     try:
         digest.train.check()
