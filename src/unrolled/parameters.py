@@ -39,7 +39,10 @@ __all__ = [
 
 
 class Sizes(NamedTuple):
-    """Vocabulary sizes: source (features included), features (the last ids of the source), target."""
+    """Vocabulary sizes: source (features included), features (the last ids of the source), target.
+
+    Of models that read vectors: the width of an input, 0, and the number of outputs.
+    """
 
     source: int
     features: int
@@ -162,14 +165,14 @@ def _norm(name: str, width: int) -> Iterator[Parameter]:
     yield Parameter(f"{name}.bias", (width,), Constant())
 
 
-def num_gates(settings: config.Recurrent) -> int:
+def num_gates(settings: config.Cells) -> int:
     """Gates of a cell, candidate included: its weights have that many times `hidden_size` rows."""
     if settings.cell == "lstm":
         return 4 if settings.forget_gate else 3
     return 3 if settings.cell == "gru" else 1
 
 
-def _cell(name: str, settings: config.Recurrent, inputs: int) -> Iterator[Parameter]:
+def _cell(name: str, settings: config.Cells, inputs: int) -> Iterator[Parameter]:
     gates, hidden = num_gates(settings), settings.hidden_size
     yield Parameter(f"{name}.weight_ih", (gates * hidden, inputs), Xavier(gates))
     yield Parameter(f"{name}.weight_hh", (gates * hidden, hidden), Orthogonal(gates))
@@ -177,7 +180,7 @@ def _cell(name: str, settings: config.Recurrent, inputs: int) -> Iterator[Parame
     yield Parameter(f"{name}.bias_hh", (gates * hidden,), Constant())
 
 
-def _recurrent(name: str, settings: config.Recurrent, inputs: int, *, both: bool) -> Iterator[Parameter]:
+def _recurrent(name: str, settings: config.Cells, inputs: int, *, both: bool) -> Iterator[Parameter]:
     directions = ("fwd", "bwd") if both else ("fwd",)
     for layer in range(settings.num_layers):
         for direction in directions:
@@ -334,8 +337,15 @@ def inventory(model: config.Model, sizes: Sizes) -> tuple[Parameter, ...]:
     sizes : Sizes
         Vocabulary sizes.
     """
+    if isinstance(model, config.Frames):
+        return tuple(_frames(model.decoder, sizes))
     parts = _language_model(model, sizes) if isinstance(model, config.LanguageModel) else _seq2seq(model, sizes)
     return tuple(parts)
+
+
+def _frames(settings: config.FrameDecoder, sizes: Sizes) -> Iterator[Parameter]:
+    yield from _recurrent("decoder.layers", settings, sizes.source, both=False)
+    yield from _output(settings.hidden_size, sizes.target, is_tied=False)
 
 
 def _seq2seq(model: config.Seq2Seq, sizes: Sizes) -> Iterator[Parameter]:

@@ -14,8 +14,11 @@ from pydantic import Field, model_validator
 from unrolled.config.base import Count, Positive, Rate, Settings
 from unrolled.config.feeding import Feeding, FreeRunning, ScheduledSampling, TeacherForcing
 from unrolled.config.model import (
+    Cells,
     Decoder,
     Encoder,
+    FrameDecoder,
+    Frames,
     LanguageDecoder,
     LanguageModel,
     Model,
@@ -47,6 +50,7 @@ from unrolled.config.text import Text
 __all__ = [
     "AddingTask",
     "AdditionTask",
+    "Cells",
     "Config",
     "CopyMemoryTask",
     "CopyTask",
@@ -56,6 +60,8 @@ __all__ = [
     "Decoding",
     "Encoder",
     "Feeding",
+    "FrameDecoder",
+    "Frames",
     "FreeRunning",
     "LanguageDecoder",
     "LanguageModel",

@@ -9,8 +9,11 @@ from pydantic import Field, model_validator
 from unrolled.config.base import Positive, Rate, Settings
 
 __all__ = [
+    "Cells",
     "Decoder",
     "Encoder",
+    "FrameDecoder",
+    "Frames",
     "LanguageDecoder",
     "LanguageModel",
     "Model",
@@ -32,8 +35,8 @@ Score = Literal["dot", "scaled_dot", "general", "additive"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
 
 
-class Recurrent(Settings):
-    """What recurrent encoders and decoders have in common."""
+class Cells(Settings):
+    """What all recurrent layers have in common."""
 
     cell: Cell = "lstm"
     nonlinearity: Literal["tanh", "relu"] = "tanh"
@@ -42,7 +45,6 @@ class Recurrent(Settings):
     """Of `cell="lstm"` alone: off gives the cell of 1997, an ungated carousel."""
     reset: Literal["after", "before"] = "after"
     """Of `cell="gru"` alone: whether the reset gate acts after the recurrent product (cuDNN) or before it (2014)."""
-    embedding_dim: Positive = 128
     hidden_size: Positive = 256
     num_layers: Positive = 1
     dropout: Rate = 0.2
@@ -58,6 +60,12 @@ class Recurrent(Settings):
             if getattr(self, option) != default and self.cell != cell:
                 raise ValueError(f"{option}={getattr(self, option)} is an option of cell={cell}, got cell={self.cell}")
         return self
+
+
+class Recurrent(Cells):
+    """What recurrent layers over symbols have in common."""
+
+    embedding_dim: Positive = 128
 
 
 class RecurrentEncoder(Recurrent):
@@ -203,6 +211,21 @@ class LanguageModel(Settings):
     decoder: LanguageDecoder = RecurrentLanguageDecoder()
 
 
+class FrameDecoder(Cells):
+    """Recurrent layers over vectors, from a zero state."""
+
+    type: Literal["recurrent"] = "recurrent"
+
+
+class Frames(Settings):
+    """A model of what stands beside each vector of a sequence, given all vectors up to it."""
+
+    type: Literal["frames"] = "frames"
+    decoder: FrameDecoder = FrameDecoder()
+    head: Literal["categorical", "bernoulli", "regression"] = "bernoulli"
+    """What the outputs mean: scores of classes, of things that are there or not each for itself, or numbers."""
+
+
 def memory_size(encoder: RecurrentEncoder | TransformerEncoder) -> int:
     """Width of an encoder's output: all directions together."""
     if isinstance(encoder, TransformerEncoder):
@@ -210,14 +233,14 @@ def memory_size(encoder: RecurrentEncoder | TransformerEncoder) -> int:
     return encoder.hidden_size * (2 if encoder.is_bidirectional else 1)
 
 
-def longest_sequence(side: Recurrent | Transformer) -> int | None:
+def longest_sequence(side: Cells | Transformer) -> int | None:
     """Most symbols that an encoder or a decoder can read, the end symbol included; none for any number."""
     return side.max_positions if isinstance(side, Transformer) and side.positions == "learned" else None
 
 
-def longest_source(model: Seq2Seq | LanguageModel) -> int | None:
+def longest_source(model: Seq2Seq | LanguageModel | Frames) -> int | None:
     """Most symbols of a source that a model can read; none for any number."""
     return longest_sequence(model.encoder) if isinstance(model, Seq2Seq) else None
 
 
-Model = Annotated[Seq2Seq | LanguageModel, Field(discriminator="type")]
+Model = Annotated[Seq2Seq | LanguageModel | Frames, Field(discriminator="type")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
+from unrolled.config import Frames
 from unrolled.decoding import Engine
 from unrolled.errors import ConfigError, MissingExtraError
 from unrolled.parameters import Sizes, inventory
@@ -40,8 +41,12 @@ def open_engine(run: Run, codec: Codec, *, engine: EngineName = "auto", device: 
     MissingExtraError
         If PyTorch is asked for and not installed.
     ConfigError
-        If the device or the engine does not exist here.
+        If the model offers no search, or the device or the engine does not exist here.
     """
+    if isinstance(run.config.model, Frames):
+        raise ConfigError(
+            f"{run.path}: a {run.config.model.head} head over vectors offers no search; use: unrolled evaluate"
+        )
     name = choose_engine(engine)
     if name == "numpy" and device not in ("auto", "cpu"):
         raise ConfigError(f"device: the numpy engine computes on the CPU only, got {device}")
@@ -58,7 +63,9 @@ def open_engine(run: Run, codec: Codec, *, engine: EngineName = "auto", device: 
     from unrolled import reference
     from unrolled.reference.engine import NumpyEngine
 
-    return NumpyEngine(reference.build(run.config.model, sizes, weights), vocabulary_size=sizes.target)
+    numpy_model = reference.build(run.config.model, sizes, weights)
+    assert not isinstance(numpy_model, reference.Frames), "refused above"
+    return NumpyEngine(numpy_model, vocabulary_size=sizes.target)
 
 
 def choose_engine(engine: EngineName) -> Literal["torch", "numpy"]:

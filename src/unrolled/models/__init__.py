@@ -10,14 +10,17 @@ from torch.overrides import TorchFunctionMode
 
 from unrolled import config
 from unrolled.models.contract import DecoderOutput
+from unrolled.models.frames import Frames
 from unrolled.models.language_model import LanguageModel
 from unrolled.models.seq2seq import Seq2Seq
 from unrolled.parameters import Sizes
 
-__all__ = ["DecoderOutput", "LanguageModel", "Seq2Seq", "build"]
+__all__ = ["DecoderOutput", "Frames", "LanguageModel", "Seq2Seq", "build"]
 
 
-def build(model: config.Model, sizes: Sizes, weights: Mapping[str, NDArray[np.floating]]) -> Seq2Seq | LanguageModel:
+def build(
+    model: config.Model, sizes: Sizes, weights: Mapping[str, NDArray[np.floating]]
+) -> Seq2Seq | LanguageModel | Frames:
     """Make a model with these weights, in training mode, on the CPU.
 
     Parameters
@@ -29,11 +32,17 @@ def build(model: config.Model, sizes: Sizes, weights: Mapping[str, NDArray[np.fl
         Exactly the names and shapes of `parameters.inventory(model, sizes)`; copied.
     """
     with torch.device("meta"), _WithoutStartValues():
-        module = LanguageModel(model, sizes) if isinstance(model, config.LanguageModel) else Seq2Seq(model, sizes)
+        module = _module(model, sizes)
     module.load_state_dict({name: torch.tensor(array) for name, array in weights.items()}, assign=True)
     for parameter in module.parameters():
         parameter.requires_grad_(True)
     return module
+
+
+def _module(model: config.Model, sizes: Sizes) -> Seq2Seq | LanguageModel | Frames:
+    if isinstance(model, config.Frames):
+        return Frames(model, sizes)
+    return LanguageModel(model, sizes) if isinstance(model, config.LanguageModel) else Seq2Seq(model, sizes)
 
 
 class _WithoutStartValues(TorchFunctionMode):

@@ -102,8 +102,8 @@ class Segments(NamedTuple):
         return cls(row, reset[row, column], segment[:, -1], segment, step)
 
     def apart(self, rows: Tensor) -> Tensor:
-        """One right-padded row a segment: (B, n) → (M, longest segment)."""
-        segments = rows.new_zeros(len(self.row), int(self.step.max()) + 1)
+        """One right-padded row a segment: (B, n, ...) → (M, longest segment, ...)."""
+        segments = rows.new_zeros(len(self.row), int(self.step.max()) + 1, *rows.shape[2:])
         segments[self.segment, self.step] = rows
         return segments
 

@@ -101,7 +101,7 @@ class Ragged(NamedTuple):
 class Cell(nn.Module):
     """Weights of one direction of one layer."""
 
-    def __init__(self, settings: config.Recurrent, input_size: int) -> None:
+    def __init__(self, settings: config.Cells, input_size: int) -> None:
         super().__init__()
         gates = num_gates(settings) * settings.hidden_size
         self.weight_ih = nn.Parameter(torch.empty(gates, input_size))
@@ -115,7 +115,7 @@ class Layer(nn.Module):
 
     Parameters
     ----------
-    settings : config.Recurrent
+    settings : config.Cells
     input_size : int
         Width of the input that is known in advance.
     fed_size : int
@@ -123,7 +123,7 @@ class Layer(nn.Module):
     """
 
     def __init__(
-        self, settings: config.Recurrent, input_size: int, *, fed_size: int = 0, is_bidirectional: bool = False
+        self, settings: config.Cells, input_size: int, *, fed_size: int = 0, is_bidirectional: bool = False
     ) -> None:
         super().__init__()
         self.settings = settings
@@ -282,7 +282,7 @@ class RecurrentLayers(nn.ModuleList):
 
     def __init__(
         self,
-        settings: config.Recurrent,
+        settings: config.Cells,
         input_size: int,
         *,
         fed_size: int = 0,

@@ -10,6 +10,7 @@ from unrolled.reference.cells import (
     RNNCell,
     UngatedLSTMCell,
 )
+from unrolled.reference.frames import Frames
 from unrolled.reference.gradient_check import gradient_check
 from unrolled.reference.language_model import LanguageModel
 from unrolled.reference.recurrence import Recurrent, unroll_backward, unroll_forward
@@ -17,6 +18,7 @@ from unrolled.reference.seq2seq import Seq2Seq
 
 __all__ = [
     "DecoderOutput",
+    "Frames",
     "GRUCell",
     "LSTMCell",
     "LanguageModel",

@@ -127,8 +127,8 @@ class Segments(NamedTuple):
         return cls(row, reset[row, column], segment[:, -1], segment, step)
 
     def apart(self, rows: Any) -> Any:
-        """One right-padded row a segment: (R, n) → (M, longest segment)."""
-        segments = np.zeros((len(self.row), self.step.max() + 1), rows.dtype)
+        """One right-padded row a segment: (R, n, ...) → (M, longest segment, ...)."""
+        segments = np.zeros((len(self.row), self.step.max() + 1, *rows.shape[2:]), rows.dtype)
         segments[self.segment, self.step] = rows
         return segments
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from unrolled import config
 from unrolled.errors import ShapeError
 from unrolled.parameters import Sizes, inventory
+from unrolled.reference.frames import Frames
 from unrolled.reference.language_model import LanguageModel
 from unrolled.reference.layer import Weights
 from unrolled.reference.seq2seq import Seq2Seq
@@ -12,7 +13,7 @@ from unrolled.reference.seq2seq import Seq2Seq
 __all__ = ["build"]
 
 
-def build(settings: config.Model, sizes: Sizes, weights: Weights) -> Seq2Seq | LanguageModel:
+def build(settings: config.Model, sizes: Sizes, weights: Weights) -> Seq2Seq | LanguageModel | Frames:
     """Build a model from its settings and weights.
 
     Parameters
@@ -36,6 +37,8 @@ def build(settings: config.Model, sizes: Sizes, weights: Weights) -> Seq2Seq | L
             raise ShapeError(f"weight {name} must have shape {shape}, got {weights[name].shape}")
     for name in weights.keys() - shapes.keys():
         raise ShapeError(f"weight {name} is not one of this model's")
+    if isinstance(settings, config.Frames):
+        return Frames(settings, weights)
     if isinstance(settings, config.LanguageModel):
         return LanguageModel(settings, weights)
     return Seq2Seq(settings, sizes, weights)

@@ -300,7 +300,7 @@ class ResetBeforeGRUCell(HiddenCell):
         return np.concatenate([d_recurrent[:, : 2 * H].T @ h, d_recurrent[:, 2 * H :].T @ reset])
 
 
-def cell_type(settings: config.Recurrent) -> type[Cell]:
+def cell_type(settings: config.Cells) -> type[Cell]:
     """The kind of cell that the settings ask for."""
     if settings.cell == "lstm":
         return LSTMCell if settings.forget_gate else UngatedLSTMCell
