@@ -206,6 +206,31 @@ def _embedding(name: str, settings: config.Transformer, symbols: int, *, std: fl
         yield Parameter(f"{name}.positions.weight", (settings.max_positions, settings.d_model), Normal(std))
 
 
+def _features(name: str, sizes: Sizes, embedding_dim: int, memory: int, *, std: float) -> Iterator[Parameter]:
+    """Features that stand beside the symbols, as entries of the memory."""
+    if sizes.features:
+        yield Parameter(f"{name}.feature_type", (embedding_dim,), Normal(std))
+        yield from _linear(f"{name}.features", embedding_dim, memory)
+
+
+def _cross_attention(name: str, width: int, memory: int) -> Iterator[Parameter]:
+    yield from _linear(f"{name}.query", width, width)
+    yield from _linear(f"{name}.kv", memory, 2 * width, blocks=2)
+    yield from _linear(f"{name}.out", width, width)
+
+
+def _gated_convolution(name: str, settings: config.Convolution) -> Iterator[Parameter]:
+    """Rows: values, then gates; columns: the positions that are read, first to last (Gehring et al. 2017, section 3.5).
+
+    The gate lets a quarter of the variance through, which the factor 4 gives back; what dropout adds is taken off.
+    """
+    inputs = settings.kernel_size * settings.channels
+    yield Parameter(
+        f"{name}.weight", (2 * settings.channels, inputs), Normal(math.sqrt(4.0 * (1.0 - settings.dropout) / inputs))
+    )
+    yield Parameter(f"{name}.bias", (2 * settings.channels,), Constant())
+
+
 # --- encoders --------------------------------------------------------------------------------------------------------
 
 
@@ -213,9 +238,15 @@ def _recurrent_encoder(settings: config.RecurrentEncoder, sizes: Sizes) -> Itera
     E = settings.embedding_dim
     yield Parameter("encoder.embedding.weight", (sizes.source, E), Normal(0.1))
     yield from _recurrent("encoder.layers", settings, E, both=settings.is_bidirectional)
-    if sizes.features:
-        yield Parameter("encoder.feature_type", (E,), Normal(0.1))
-        yield from _linear("encoder.features", E, memory_size(settings))
+    yield from _features("encoder", sizes, E, memory_size(settings), std=0.1)
+
+
+def _convolution_encoder(settings: config.ConvolutionEncoder, sizes: Sizes) -> Iterator[Parameter]:
+    C = settings.channels
+    yield Parameter("encoder.embedding.weight", (sizes.source, C), Normal(0.1))
+    for layer in range(settings.num_layers):
+        yield from _gated_convolution(f"encoder.layers.{layer}.conv", settings)
+    yield from _features("encoder", sizes, C, C, std=0.1)
 
 
 def _transformer_encoder(settings: config.TransformerEncoder, sizes: Sizes) -> Iterator[Parameter]:
@@ -318,14 +349,25 @@ def _transformer_decoder(
         yield from _self_attention(f"{name}.attention", settings)
         if encoder is not None:
             yield from _norm(f"{name}.norm2", D)
-            yield from _linear(f"{name}.cross.query", D, D)
-            yield from _linear(f"{name}.cross.kv", memory_size(encoder), 2 * D, blocks=2)
-            yield from _linear(f"{name}.cross.out", D, D)
+            yield from _cross_attention(f"{name}.cross", D, memory_size(encoder))
         yield from _norm(f"{name}.norm3", D)
         yield from _feed_forward(f"{name}.ff", settings)
     if settings.norm == "pre":
         yield from _norm("decoder.norm", D)
     yield from _output(D, sizes.target, is_tied=settings.tie_embeddings)
+
+
+def _convolution_decoder(
+    settings: config.ConvolutionDecoder, encoder: config.Encoder | None, sizes: Sizes
+) -> Iterator[Parameter]:
+    C = settings.channels
+    std = TIED_STD if settings.tie_embeddings else 0.1
+    yield Parameter("decoder.embedding.weight", (sizes.target, C), Normal(std))
+    for layer in range(settings.num_layers):
+        yield from _gated_convolution(f"decoder.layers.{layer}.conv", settings)
+        if encoder is not None:
+            yield from _cross_attention(f"decoder.layers.{layer}.cross", C, memory_size(encoder))
+    yield from _output(C, sizes.target, is_tied=settings.tie_embeddings)
 
 
 def inventory(model: config.Model, sizes: Sizes) -> tuple[Parameter, ...]:
@@ -352,16 +394,27 @@ def _seq2seq(model: config.Seq2Seq, sizes: Sizes) -> Iterator[Parameter]:
     encoder, decoder = model.encoder, model.decoder
     if isinstance(encoder, config.RecurrentEncoder):
         yield from _recurrent_encoder(encoder, sizes)
-    else:
+    elif isinstance(encoder, config.TransformerEncoder):
         yield from _transformer_encoder(encoder, sizes)
+    else:
+        yield from _convolution_encoder(encoder, sizes)
     if isinstance(decoder, config.RecurrentDecoder):
         yield from _recurrent_decoder(decoder, encoder, sizes)
     else:
-        yield from _transformer_decoder(decoder, encoder, sizes)
+        yield from _layered_decoder(decoder, encoder, sizes)
 
 
 def _language_model(model: config.LanguageModel, sizes: Sizes) -> Iterator[Parameter]:
     if isinstance(model.decoder, config.RecurrentLanguageDecoder):
         yield from _recurrent_language_decoder(model.decoder, sizes)
     else:
-        yield from _transformer_decoder(model.decoder, None, sizes)
+        yield from _layered_decoder(model.decoder, None, sizes)
+
+
+def _layered_decoder(
+    decoder: config.TransformerDecoder | config.ConvolutionDecoder, encoder: config.Encoder | None, sizes: Sizes
+) -> Iterator[Parameter]:
+    if isinstance(decoder, config.TransformerDecoder):
+        yield from _transformer_decoder(decoder, encoder, sizes)
+    else:
+        yield from _convolution_decoder(decoder, encoder, sizes)

@@ -21,6 +21,7 @@ ENCODERS = {
     "rotary": config.TransformerEncoder(
         d_model=12, d_ff=11, num_layers=2, num_heads=3, positions="rotary", dropout=0.3
     ),
+    "convolution": config.ConvolutionEncoder(channels=14, num_layers=2, dropout=0.3),
 }
 DECODERS = {
     "lstm2_dot": config.RecurrentDecoder(embedding_dim=3, hidden_size=14, num_layers=2, attention="dot", dropout=0.3),
@@ -71,10 +72,16 @@ DECODERS = {
     "rotary": config.TransformerDecoder(
         d_model=12, d_ff=11, num_layers=2, num_heads=3, positions="rotary", dropout=0.3
     ),
+    "convolution": config.ConvolutionDecoder(channels=10, kernel_size=2, num_layers=3, dropout=0.3),
 }
 
 
+PARTNERS = {"bigru2", "rotary", "convolution", "gru_scaled", "lstm_bahdanau", "gru_every_step"}  # of convolutions
+
+
 def fits(encoder: str, decoder: str) -> bool:
+    if "convolution" in (encoder, decoder) and not {encoder, decoder} <= PARTNERS:
+        return False
     settings = DECODERS[decoder]
     attention = getattr(settings, "attention", "none")
     return attention not in ("dot", "scaled_dot") or config.memory_size(ENCODERS[encoder]) == settings.hidden_size
@@ -97,6 +104,7 @@ LANGUAGE_DECODERS = {
         activation="gelu",
         tie_embeddings=True,
     ),
+    "convolution_tied": config.ConvolutionDecoder(channels=10, num_layers=2, tie_embeddings=True),
 }
 
 COMBINATIONS = [pair for pair in itertools.product(ENCODERS, DECODERS) if fits(*pair)]

@@ -67,6 +67,7 @@ ENCODERS = {
     "learned_post_swiglu": config.TransformerEncoder(
         d_model=14, d_ff=11, num_layers=1, num_heads=2, positions="learned", norm="post", activation="swiglu"
     ),
+    "convolution": config.ConvolutionEncoder(channels=14, num_layers=2),
 }
 DECODERS = {
     "lstm2_dot": config.RecurrentDecoder(embedding_dim=3, hidden_size=14, num_layers=2, attention="dot"),
@@ -98,6 +99,10 @@ DECODERS = {
         norm="post",
         activation="gelu",
         tie_embeddings=True,
+    ),
+    "convolution": config.ConvolutionDecoder(channels=10, kernel_size=2, num_layers=3),
+    "plain_convolution_tied": config.ConvolutionDecoder(
+        channels=10, num_layers=2, is_dilated=False, tie_embeddings=True
     ),
 }
 

@@ -35,6 +35,7 @@ DECODERS = {
         activation="swiglu",
         tie_embeddings=True,
     ),
+    "convolution_tied": config.ConvolutionDecoder(channels=6, num_layers=2, tie_embeddings=True),
 }
 each_decoder = pytest.mark.parametrize("name", DECODERS)
 RNG = np.random.default_rng(0)
@@ -144,8 +145,8 @@ def test_twenty_steps_of_both_engines_agree(name):
 
 @each_decoder
 def test_gradients_of_whole_models(name):
-    size = {"embedding_dim": 2, "hidden_size": 2} if hasattr(DECODERS[name], "cell") else {"d_model": 6, "d_ff": 3}
-    model = numpy_model(name, **size, num_layers=1)
+    sizes = {"recurrent": {"embedding_dim": 2, "hidden_size": 2}, "transformer": {"d_model": 6, "d_ff": 3}}
+    model = numpy_model(name, num_layers=1, **sizes.get(DECODERS[name].type, {"channels": 2}))
     errors = gradient_check(model, INPUTS[:2, :4], LABELS[:2, :4])
     assert max(errors.values()) < TOLERANCE, errors
     assert len(errors) == len(model.parameters)

@@ -10,6 +10,9 @@ from unrolled.config.base import Positive, Rate, Settings
 
 __all__ = [
     "Cells",
+    "Convolution",
+    "ConvolutionDecoder",
+    "ConvolutionEncoder",
     "Decoder",
     "Encoder",
     "FrameDecoder",
@@ -25,6 +28,7 @@ __all__ = [
     "Transformer",
     "TransformerDecoder",
     "TransformerEncoder",
+    "dilations",
     "longest_sequence",
     "longest_source",
     "memory_size",
@@ -180,9 +184,70 @@ class TransformerDecoder(Transformer):
     """Use the target embedding as output layer."""
 
 
-Encoder = Annotated[RecurrentEncoder | TransformerEncoder, Field(discriminator="type")]
-Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="type")]
-LanguageDecoder = Annotated[RecurrentLanguageDecoder | TransformerDecoder, Field(discriminator="type")]
+class Convolution(Settings):
+    """What convolutional encoders and decoders have in common."""
+
+    channels: Positive = 256
+    """Width of the embeddings and of every layer."""
+    kernel_size: Annotated[int, Field(ge=2)] = 3
+    """Positions that a layer reads at once."""
+    num_layers: Positive = 4
+    is_dilated: bool = True
+    """Let layer l = 0, 1, … read positions kernel_sizeˡ apart, so that all together reach over as many as kernel_size
+    to the power of num_layers; off: neighbours in every layer."""
+    dropout: Rate = 0.2
+    """On the embeddings, between layers, and on the output."""
+
+    @model_validator(mode="after")
+    def _reach_is_finite(self) -> Self:
+        reach = receptive_field(self)
+        if reach > MAX_REACH:
+            raise ValueError(
+                f"kernel_size={self.kernel_size} over num_layers={self.num_layers} reaches over {reach} positions, at"
+                f" most {MAX_REACH} make sense; lower one of them or set is_dilated=false"
+            )
+        return self
+
+
+MAX_REACH = 2**16
+"""Positions that one output of a convolutional stack may see; a decoder keeps that many inputs in its state."""
+
+
+class ConvolutionEncoder(Convolution):
+    """Gated convolutions centred on each position; needs an odd `kernel_size`."""
+
+    type: Literal["convolution"] = "convolution"
+
+    @model_validator(mode="after")
+    def _kernel_has_a_centre(self) -> Self:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"a centred convolution needs an odd kernel_size, got {self.kernel_size}")
+        return self
+
+
+class ConvolutionDecoder(Convolution):
+    """Gated convolutions over the position itself and those before it, with attention to the encoder in each layer."""
+
+    type: Literal["convolution"] = "convolution"
+    tie_embeddings: bool = False
+    """Use the target embedding as output layer."""
+
+
+def dilations(settings: Convolution) -> tuple[int, ...]:
+    """Distance between the positions that each layer reads: 1, k, k², …, or 1 everywhere."""
+    return tuple(settings.kernel_size**layer if settings.is_dilated else 1 for layer in range(settings.num_layers))
+
+
+def receptive_field(settings: Convolution) -> int:
+    """Positions that one output of the whole stack can see: ``1 + Σ_l (k − 1) d_l``."""
+    return 1 + (settings.kernel_size - 1) * sum(dilations(settings))
+
+
+Encoder = Annotated[RecurrentEncoder | TransformerEncoder | ConvolutionEncoder, Field(discriminator="type")]
+Decoder = Annotated[RecurrentDecoder | TransformerDecoder | ConvolutionDecoder, Field(discriminator="type")]
+LanguageDecoder = Annotated[
+    RecurrentLanguageDecoder | TransformerDecoder | ConvolutionDecoder, Field(discriminator="type")
+]
 
 
 class Seq2Seq(Settings):
@@ -226,14 +291,16 @@ class Frames(Settings):
     """What the outputs mean: scores of classes, of things that are there or not each for itself, or numbers."""
 
 
-def memory_size(encoder: RecurrentEncoder | TransformerEncoder) -> int:
+def memory_size(encoder: Encoder) -> int:
     """Width of an encoder's output: all directions together."""
+    if isinstance(encoder, ConvolutionEncoder):
+        return encoder.channels
     if isinstance(encoder, TransformerEncoder):
         return encoder.d_model
     return encoder.hidden_size * (2 if encoder.is_bidirectional else 1)
 
 
-def longest_sequence(side: Cells | Transformer) -> int | None:
+def longest_sequence(side: Cells | Transformer | Convolution) -> int | None:
     """Most symbols that an encoder or a decoder can read, the end symbol included; none for any number."""
     return side.max_positions if isinstance(side, Transformer) and side.positions == "learned" else None
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from unrolled import config
 from unrolled.models.autoregressive import Autoregressive
 from unrolled.models.contract import DecoderOutput
+from unrolled.models.convolution import ConvolutionDecoder
 from unrolled.models.dropout import dropout, variational_dropout
 from unrolled.models.output import Output
 from unrolled.models.recurrent import STATES, Ragged, RecurrentLayers, Tokens
@@ -29,10 +30,13 @@ class LanguageModel(Autoregressive):
 
     def __init__(self, settings: config.LanguageModel, sizes: Sizes) -> None:
         super().__init__()
-        if isinstance(settings.decoder, config.RecurrentLanguageDecoder):
-            self.decoder = RecurrentLanguageDecoder(settings.decoder, sizes)
+        decoder = settings.decoder
+        if isinstance(decoder, config.RecurrentLanguageDecoder):
+            self.decoder = RecurrentLanguageDecoder(decoder, sizes)
+        elif isinstance(decoder, config.TransformerDecoder):
+            self.decoder = TransformerDecoder(decoder, None, sizes)
         else:
-            self.decoder = TransformerDecoder(settings.decoder, None, sizes)
+            self.decoder = ConvolutionDecoder(decoder, None, sizes)
 
 
 class RecurrentLanguageDecoder(nn.Module):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from unrolled import config
 from unrolled.models.autoregressive import Autoregressive
+from unrolled.models.convolution import ConvolutionDecoder, ConvolutionEncoder
 from unrolled.models.recurrent_decoder import RecurrentDecoder
 from unrolled.models.recurrent_encoder import RecurrentEncoder
 from unrolled.models.transformer import TransformerDecoder, TransformerEncoder
@@ -28,15 +29,8 @@ class Seq2Seq(Autoregressive):
 
     def __init__(self, settings: config.Seq2Seq, sizes: Sizes) -> None:
         super().__init__()
-        self.encoder: nn.Module
-        if isinstance(settings.encoder, config.RecurrentEncoder):
-            self.encoder = RecurrentEncoder(settings.encoder, sizes)
-        else:
-            self.encoder = TransformerEncoder(settings.encoder, sizes)
-        if isinstance(settings.decoder, config.RecurrentDecoder):
-            self.decoder = RecurrentDecoder(settings.decoder, settings.encoder, sizes)
-        else:
-            self.decoder = TransformerDecoder(settings.decoder, settings.encoder, sizes)
+        self.encoder = _encoder(settings.encoder, sizes)
+        self.decoder = _decoder(settings.decoder, settings.encoder, sizes)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Any:
         """Encode a batch of sources and compute once what the decoder needs of them.
@@ -49,3 +43,19 @@ class Seq2Seq(Autoregressive):
             True = real token; right-padded.
         """
         return self.decoder.prepare(self.encoder(source, source_mask))  # type: ignore[operator]
+
+
+def _encoder(settings: config.Encoder, sizes: Sizes) -> nn.Module:
+    if isinstance(settings, config.RecurrentEncoder):
+        return RecurrentEncoder(settings, sizes)
+    if isinstance(settings, config.TransformerEncoder):
+        return TransformerEncoder(settings, sizes)
+    return ConvolutionEncoder(settings, sizes)
+
+
+def _decoder(settings: config.Decoder, encoder: config.Encoder, sizes: Sizes) -> nn.Module:
+    if isinstance(settings, config.RecurrentDecoder):
+        return RecurrentDecoder(settings, encoder, sizes)
+    if isinstance(settings, config.TransformerDecoder):
+        return TransformerDecoder(settings, encoder, sizes)
+    return ConvolutionDecoder(settings, encoder, sizes)

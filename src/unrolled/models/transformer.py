@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +10,15 @@ from torch.nn import functional
 
 from unrolled import config
 from unrolled.errors import ShapeError
-from unrolled.models.attention import dot_product_attention, dot_product_weights, join_heads, split_heads
-from unrolled.models.contract import DecoderOutput, Encoded, detached, folded, real_lengths, selected
+from unrolled.models.attention import dot_product_attention, join_heads
+from unrolled.models.contract import DecoderOutput, Encoded, detached, real_lengths, selected
 from unrolled.models.dropout import dropout
+from unrolled.models.multihead import Cache, CrossAttention, LayeredMemory, SelfAttention
 from unrolled.models.output import Output
-from unrolled.models.positions import rotated, sinusoids
+from unrolled.models.positions import sinusoids
 from unrolled.parameters import Sizes
 
-__all__ = ["Cache", "TransformerDecoder", "TransformerEncoder", "TransformerMemory", "TransformerState"]
+__all__ = ["TransformerDecoder", "TransformerEncoder", "TransformerState"]
 
 
 class FeedForward(nn.Module):
@@ -102,24 +102,6 @@ class Embedding(nn.Module):
         return y
 
 
-class SelfAttention(nn.Module):
-    """Multi-head attention of a sequence to itself, queries, keys and values in one product."""
-
-    def __init__(self, d_model: int, num_heads: int, *, is_rotary: bool) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.is_rotary = is_rotary
-        self.qkv = nn.Linear(d_model, 3 * d_model)
-        self.out = nn.Linear(d_model, d_model)
-
-    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head, (B, N, T, K) each."""
-        query, keys, values = (split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
-        if self.is_rotary:
-            query, keys = rotated(query, positions), rotated(keys, positions)
-        return query, keys, values
-
-
 # --- encoder ---------------------------------------------------------------------------------------------------------
 
 
@@ -174,19 +156,6 @@ class TransformerEncoder(Embedding):
 # --- decoder ---------------------------------------------------------------------------------------------------------
 
 
-class Cache(NamedTuple):
-    """Keys and values of one layer's past, (B, N, P, K) each."""
-
-    keys: Tensor
-    values: Tensor
-
-    def grown(self, keys: Tensor, values: Tensor) -> Cache:
-        """The past with n more positions; this one stays as it is."""
-        if self.keys.shape[2] == 0:
-            return Cache(keys, values)
-        return Cache(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
-
-
 class TransformerState(NamedTuple):
     """The past of a Transformer decoder.
 
@@ -213,45 +182,6 @@ class TransformerState(NamedTuple):
         return TransformerState(
             self.layers, valid & ~rows.unsqueeze(1), torch.where(rows, start.position, self.position)
         )
-
-
-class TransformerMemory(NamedTuple):
-    """The encoder's mask (B, S) and each layer's keys and values of it, (B, N, S, K)."""
-
-    mask: Tensor
-    layers: tuple[Cache, ...]
-
-    def select(self, sources: Tensor) -> Self:
-        """Memory of these sources alone."""
-        return selected(self, sources)
-
-
-class CrossAttention(nn.Module):
-    """Multi-head attention from the decoder to the memory."""
-
-    def __init__(self, d_model: int, memory_size: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.query = nn.Linear(d_model, d_model)
-        self.kv = nn.Linear(memory_size, 2 * d_model)
-        self.out = nn.Linear(d_model, d_model)
-
-    def prepare(self, output: Tensor) -> Cache:
-        """Keys and values of every head, once a source."""
-        keys, values = (split_heads(part, self.num_heads) for part in self.kv(output).chunk(2, dim=-1))
-        return Cache(keys, values)
-
-    def forward(self, x: Tensor, memory: Cache, mask: Tensor, *, need_attention: bool) -> tuple[Tensor, Tensor | None]:
-        """Attend from x (R, n, D); rows of a source are folded into its query axis. Weights are (R, N, n, S)."""
-        sources = len(mask)
-        query = split_heads(self.query(folded(x, sources)), self.num_heads)  # (B, N, k·n, K)
-        allowed = mask[:, None, None, :]
-        context = join_heads(dot_product_attention(query, memory.keys, memory.values, allowed))
-        attended: Tensor = self.out(context.reshape(*x.shape[:2], -1))
-        if not need_attention:
-            return attended, None
-        weights = dot_product_weights(query, memory.keys, allowed).transpose(1, 2)  # (B, k·n, N, S)
-        return attended, weights.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
 class DecoderLayer(Block):
@@ -304,12 +234,11 @@ class TransformerDecoder(Embedding):
         self.layers = nn.ModuleList(DecoderLayer(settings, M) for _ in range(settings.num_layers))
         self.output = Output(D, sizes.target, is_tied=settings.tie_embeddings)
 
-    def prepare(self, encoded: Encoded) -> TransformerMemory:
+    def prepare(self, encoded: Encoded) -> LayeredMemory:
         """Compute once a source the keys and values of every layer."""
-        layers = cast("Iterator[DecoderLayer]", iter(self.layers))
-        return TransformerMemory(encoded.mask, tuple(layer.cross.prepare(encoded.output) for layer in layers))
+        return LayeredMemory.of_layers(self.layers, encoded)
 
-    def initial_state(self, memory: TransformerMemory | None, batch_size: int) -> TransformerState:
+    def initial_state(self, memory: LayeredMemory | None, batch_size: int) -> TransformerState:
         """Nothing seen yet."""
         del memory
         heads, head_dim = self.head_shape
@@ -320,7 +249,7 @@ class TransformerDecoder(Embedding):
     def forward(
         self,
         tokens: Tensor,
-        memory: TransformerMemory | None,
+        memory: LayeredMemory | None,
         state: TransformerState,
         *,
         mask: Tensor | None,

@@ -10,6 +10,7 @@ from unrolled import config
 from unrolled.reference import ops
 from unrolled.reference.autoregressive import Autoregressive, LossAndGradients
 from unrolled.reference.cells import cell_type
+from unrolled.reference.convolution import ConvolutionDecoder
 from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, accumulate, named, under
 from unrolled.reference.layers import Embedding, Output
 from unrolled.reference.recurrence import Recurrent, RecurrentCache
@@ -53,12 +54,13 @@ class LanguageModel(Autoregressive):
 
     def __init__(self, settings: config.LanguageModel, parameters: Weights) -> None:
         self.parameters = parameters
-        weights = under(parameters, "decoder")
-        self.decoder = (
-            RecurrentLanguageDecoder(settings.decoder, weights)
-            if isinstance(settings.decoder, config.RecurrentLanguageDecoder)
-            else TransformerDecoder(settings.decoder, weights)
-        )
+        weights, decoder = under(parameters, "decoder"), settings.decoder
+        if isinstance(decoder, config.RecurrentLanguageDecoder):
+            self.decoder = RecurrentLanguageDecoder(decoder, weights)
+        elif isinstance(decoder, config.TransformerDecoder):
+            self.decoder = TransformerDecoder(decoder, weights)
+        else:
+            self.decoder = ConvolutionDecoder(decoder, weights)
 
     def forward(
         self,

@@ -22,7 +22,7 @@ from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray,
 from unrolled.reference.layers import Linear
 from unrolled.reference.positions import rotate_backward, rotate_forward
 
-__all__ = ["CrossAttention", "KeysValues", "SelfAttention"]
+__all__ = ["CrossAttention", "CrossAttentionCache", "KeysValues", "SelfAttention"]
 
 
 class KeysValues(NamedTuple):

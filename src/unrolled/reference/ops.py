@@ -23,6 +23,8 @@ __all__ = [
     "embedding_forward",
     "gelu_backward",
     "gelu_forward",
+    "glu_backward",
+    "glu_forward",
     "layer_norm_backward",
     "layer_norm_forward",
     "linear_backward",
@@ -111,6 +113,26 @@ def silu_backward(d_y: FloatArray, cache: SiLUCache) -> FloatArray:
     """``d_x = σ(x) (1 + x (1 − σ(x))) ⊙ d_y``."""
     x, share = cache
     return share * (1.0 + x * (1.0 - share)) * d_y
+
+
+class GLUCache(NamedTuple):
+    """What `glu_backward` needs."""
+
+    value: FloatArray
+    gate: FloatArray
+
+
+def glu_forward(x: FloatArray) -> tuple[FloatArray, GLUCache]:
+    """``y = a ⊙ σ(g)`` of the halves [a; g] of the last axis (Dauphin et al. 2017, eq. 1): (..., 2C) → (..., C)."""
+    value, gate = np.split(x, 2, axis=-1)
+    gate = sigmoid(gate)
+    return value * gate, GLUCache(value, gate)
+
+
+def glu_backward(d_y: FloatArray, cache: GLUCache) -> FloatArray:
+    """``d_a = σ(g) ⊙ d_y`` and ``d_g = a ⊙ σ(g) (1 − σ(g)) ⊙ d_y``."""
+    value, gate = cache
+    return np.concatenate([d_y * gate, d_y * value * gate * (1.0 - gate)], axis=-1)
 
 
 def dropout_forward(

@@ -10,6 +10,7 @@ from unrolled import config
 from unrolled.parameters import Sizes
 from unrolled.reference import ops
 from unrolled.reference.autoregressive import Autoregressive, LossAndGradients
+from unrolled.reference.convolution import ConvolutionDecoder, ConvolutionEncoder
 from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, accumulate, named, under
 from unrolled.reference.recurrent_decoder import RecurrentDecoder
 from unrolled.reference.recurrent_encoder import RecurrentEncoder
@@ -64,16 +65,8 @@ class Seq2Seq(Autoregressive):
 
     def __init__(self, settings: config.Seq2Seq, sizes: Sizes, parameters: Weights) -> None:
         self.parameters = parameters
-        self.encoder: Any = (
-            RecurrentEncoder(settings.encoder, sizes, under(parameters, "encoder"))
-            if isinstance(settings.encoder, config.RecurrentEncoder)
-            else TransformerEncoder(settings.encoder, sizes, under(parameters, "encoder"))
-        )
-        self.decoder = (
-            RecurrentDecoder(settings.decoder, settings.encoder, under(parameters, "decoder"))
-            if isinstance(settings.decoder, config.RecurrentDecoder)
-            else TransformerDecoder(settings.decoder, under(parameters, "decoder"))
-        )
+        self.encoder = _encoder(settings.encoder, sizes, under(parameters, "encoder"))
+        self.decoder = _decoder(settings, under(parameters, "decoder"))
 
     # --- the decoder contract ----------------------------------------------------------------------------------------
 
@@ -139,3 +132,19 @@ class Seq2Seq(Autoregressive):
             batch.source, batch.source_mask, batch.inputs, batch.labels, label_smoothing=label_smoothing, rng=rng
         )
         return LossAndGradients(float(loss), int((batch.labels != _PAD).sum()), self.backward(1.0, cache))
+
+
+def _encoder(settings: config.Encoder, sizes: Sizes, parameters: Weights) -> Any:
+    if isinstance(settings, config.RecurrentEncoder):
+        return RecurrentEncoder(settings, sizes, parameters)
+    if isinstance(settings, config.TransformerEncoder):
+        return TransformerEncoder(settings, sizes, parameters)
+    return ConvolutionEncoder(settings, sizes, parameters)
+
+
+def _decoder(settings: config.Seq2Seq, parameters: Weights) -> Any:
+    if isinstance(settings.decoder, config.RecurrentDecoder):
+        return RecurrentDecoder(settings.decoder, settings.encoder, parameters)
+    if isinstance(settings.decoder, config.TransformerDecoder):
+        return TransformerDecoder(settings.decoder, parameters)
+    return ConvolutionDecoder(settings.decoder, parameters)

@@ -9,28 +9,14 @@ import numpy as np
 from unrolled import config
 from unrolled.reference import ops
 from unrolled.reference.attention import Visible
-from unrolled.reference.encoded import Encoded
 from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, accumulate, named, under
+from unrolled.reference.layered import LayeredDecoder, LayeredMemory
 from unrolled.reference.layers import Output
 from unrolled.reference.multihead import KeysValues
 from unrolled.reference.states import selected
 from unrolled.reference.transformer import DecoderLayer, DecoderLayerCache, Ends, EntranceCache
 
-__all__ = ["TransformerDecoder", "TransformerMemory", "TransformerState"]
-
-
-class TransformerMemory(NamedTuple):
-    """The encoder's mask (B, S) and each layer's keys and values of it, (B, N, S, K).
-
-    Its gradient has the same form.
-    """
-
-    mask: BoolArray
-    layers: tuple[KeysValues, ...]
-
-    def select(self, sources: IntArray) -> Self:
-        """Memory of these sources alone."""
-        return selected(self, sources)
+__all__ = ["TransformerDecoder", "TransformerState"]
 
 
 class TransformerState(NamedTuple):
@@ -68,7 +54,7 @@ class TransformerDecoderCache(NamedTuple):
     memory_mask: BoolArray | None
 
 
-class TransformerDecoder:
+class TransformerDecoder(LayeredDecoder):
     """Decoder layers over the target; without weights for attention to a source, those of a language model.
 
     Parameters
@@ -87,25 +73,7 @@ class TransformerDecoder:
         ]
         self.output = Output(parameters)
 
-    # --- once a source -----------------------------------------------------------------------------------------------
-
-    def prepare(self, encoded: Encoded) -> tuple[TransformerMemory, list[ops.LinearCache]]:
-        """Compute once a source the keys and values of every layer."""
-        pairs = [layer.cross.prepare(encoded.output) for layer in self.layers]
-        return TransformerMemory(encoded.mask, tuple(memory for memory, _ in pairs)), [cache for _, cache in pairs]
-
-    def prepare_backward(self, d_memory: TransformerMemory, cache: list[ops.LinearCache]) -> tuple[Encoded, Gradients]:
-        """∂L/∂encoded and parameter gradients."""
-        d_outputs, gradients = [], {}
-        for number, layer in enumerate(self.layers):
-            d_output, found = layer.cross.prepare_backward(d_memory.layers[number], cache[number])
-            d_outputs.append(d_output)
-            gradients.update(named(f"layers.{number}.cross", found))
-        return Encoded(sum(d_outputs[1:], start=d_outputs[0]), d_memory.mask, ()), gradients
-
-    # --- steps -------------------------------------------------------------------------------------------------------
-
-    def initial_state(self, memory: TransformerMemory | None, batch_size: int) -> TransformerState:
+    def initial_state(self, memory: LayeredMemory | None, batch_size: int) -> TransformerState:
         """Nothing seen yet."""
         del memory
         heads, head_dim = self.head_shape
@@ -116,7 +84,7 @@ class TransformerDecoder:
     def forward(
         self,
         tokens: IntArray,
-        memory: TransformerMemory | None,
+        memory: LayeredMemory | None,
         state: TransformerState,
         *,
         mask: BoolArray | None = None,
@@ -136,7 +104,7 @@ class TransformerDecoder:
         positions = np.where(real, state.position[:, None] + np.arange(tokens.shape[1]), 0)  # padding needs none
         visible = Visible(keys=valid, is_causal=True)
         x, entrance = self.ends.enter(tokens, positions, None, rng)  # (1)
-        caches = []
+        caches: list[Any] = []
         for number, layer in enumerate(self.layers):
             source = None if memory is None else (memory.layers[number], memory.mask)
             x, cache = layer.forward(x, positions, visible, state.layers[number], memory=source, rng=rng)  # (2)
@@ -145,20 +113,12 @@ class TransformerDecoder:
         logits, output = self.output.forward(x)  # (4)
         reached = tuple(cache.attention.inner.reached for cache in caches)
         last = TransformerState(reached, valid, state.position + real.sum(axis=1))
-        weights = self._weights(caches[-1], len(tokens)) if need_attention else None
+        is_asked = need_attention and memory is not None
+        weights = self.weights(caches[-1].cross.inner, len(tokens)) if is_asked else None
         memory_mask = None if memory is None else memory.mask
         return (logits, last, weights), TransformerDecoderCache(entrance, caches, norm, output, memory_mask)
 
-    def _weights(self, cache: DecoderLayerCache, num_rows: int) -> FloatArray | None:
-        """Attention of the last layer to the source, averaged over its heads: (R, n, S)."""
-        if cache.cross is None:
-            return None
-        weights: FloatArray = self.layers[-1].cross.weights(cache.cross.inner, num_rows).mean(axis=1)
-        return weights
-
-    def backward(
-        self, d_logits: FloatArray, cache: TransformerDecoderCache
-    ) -> tuple[TransformerMemory | None, Gradients]:
+    def backward(self, d_logits: FloatArray, cache: TransformerDecoderCache) -> tuple[LayeredMemory | None, Gradients]:
         """∂L/∂memory and parameter gradients, of a forward pass without a mask; the state before is taken as given."""
         d_x, gradients = self.output.backward(d_logits, cache.output)  # (4)
         d_x, found = self.ends.leave_backward(d_x, cache.exit)  # (3)
@@ -171,4 +131,4 @@ class TransformerDecoder:
         accumulate(gradients, self.ends.enter_backward(d_x, cache.entrance))  # (1)
         if cache.memory_mask is None:
             return None, gradients
-        return TransformerMemory(cache.memory_mask, tuple(reversed(d_memory))), gradients
+        return LayeredMemory(cache.memory_mask, tuple(reversed(d_memory))), gradients

@@ -1,0 +1,90 @@
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): of a sequence to itself, of a decoder to the memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from unrolled.models.attention import dot_product_attention, dot_product_weights, join_heads, split_heads
+from unrolled.models.contract import Encoded, folded, selected
+from unrolled.models.positions import rotated
+
+__all__ = ["Cache", "CrossAttention", "LayeredMemory", "SelfAttention"]
+
+
+class Cache(NamedTuple):
+    """Keys and values of one layer's past, (B, N, P, K) each."""
+
+    keys: Tensor
+    values: Tensor
+
+    def grown(self, keys: Tensor, values: Tensor) -> Cache:
+        """The past with n more positions; this one stays as it is."""
+        if self.keys.shape[2] == 0:
+            return Cache(keys, values)
+        return Cache(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself, queries, keys and values in one product."""
+
+    def __init__(self, d_model: int, num_heads: int, *, is_rotary: bool) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.is_rotary = is_rotary
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out = nn.Linear(d_model, d_model)
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every head, (B, N, T, K) each."""
+        query, keys, values = (split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
+        if self.is_rotary:
+            query, keys = rotated(query, positions), rotated(keys, positions)
+        return query, keys, values
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention from the decoder to the memory."""
+
+    def __init__(self, d_model: int, memory_size: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = nn.Linear(d_model, d_model)
+        self.kv = nn.Linear(memory_size, 2 * d_model)
+        self.out = nn.Linear(d_model, d_model)
+
+    def prepare(self, output: Tensor) -> Cache:
+        """Keys and values of every head, once a source."""
+        keys, values = (split_heads(part, self.num_heads) for part in self.kv(output).chunk(2, dim=-1))
+        return Cache(keys, values)
+
+    def forward(self, x: Tensor, memory: Cache, mask: Tensor, *, need_attention: bool) -> tuple[Tensor, Tensor | None]:
+        """Attend from x (R, n, D); rows of a source are folded into its query axis. Weights are (R, N, n, S)."""
+        sources = len(mask)
+        query = split_heads(self.query(folded(x, sources)), self.num_heads)  # (B, N, k·n, K)
+        allowed = mask[:, None, None, :]
+        context = join_heads(dot_product_attention(query, memory.keys, memory.values, allowed))
+        attended: Tensor = self.out(context.reshape(*x.shape[:2], -1))
+        if not need_attention:
+            return attended, None
+        weights = dot_product_weights(query, memory.keys, allowed).transpose(1, 2)  # (B, k·n, N, S)
+        return attended, weights.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+class LayeredMemory(NamedTuple):
+    """The encoder's mask (B, S) and each layer's keys and values of it, (B, N, S, K)."""
+
+    mask: Tensor
+    layers: tuple[Cache, ...]
+
+    def select(self, sources: Tensor) -> Self:
+        """Memory of these sources alone."""
+        return selected(self, sources)
+
+    @classmethod
+    def of_layers(cls, layers: nn.ModuleList, encoded: Encoded) -> Self:
+        """Compute once a source what the `cross` of every layer looks at."""
+        crosses = (cast("CrossAttention", layer.cross) for layer in layers)
+        return cls(encoded.mask, tuple(cross.prepare(encoded.output) for cross in crosses))
