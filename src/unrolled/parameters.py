@@ -219,6 +219,10 @@ def _cross_attention(name: str, width: int, memory: int) -> Iterator[Parameter]:
     yield from _linear(f"{name}.out", width, width)
 
 
+CONVOLVED_STD = 0.5
+"""Of embeddings that are convolved: gates keep the variance of small inputs, and tiny ones learn slowly."""
+
+
 def _gated_convolution(name: str, settings: config.Convolution) -> Iterator[Parameter]:
     """Rows: values, then gates; columns: the positions that are read, first to last (Gehring et al. 2017, section 3.5).
 
@@ -243,10 +247,10 @@ def _recurrent_encoder(settings: config.RecurrentEncoder, sizes: Sizes) -> Itera
 
 def _convolution_encoder(settings: config.ConvolutionEncoder, sizes: Sizes) -> Iterator[Parameter]:
     C = settings.channels
-    yield Parameter("encoder.embedding.weight", (sizes.source, C), Normal(0.1))
+    yield Parameter("encoder.embedding.weight", (sizes.source, C), Normal(CONVOLVED_STD))
     for layer in range(settings.num_layers):
         yield from _gated_convolution(f"encoder.layers.{layer}.conv", settings)
-    yield from _features("encoder", sizes, C, C, std=0.1)
+    yield from _features("encoder", sizes, C, C, std=CONVOLVED_STD)
 
 
 def _transformer_encoder(settings: config.TransformerEncoder, sizes: Sizes) -> Iterator[Parameter]:
@@ -361,7 +365,7 @@ def _convolution_decoder(
     settings: config.ConvolutionDecoder, encoder: config.Encoder | None, sizes: Sizes
 ) -> Iterator[Parameter]:
     C = settings.channels
-    std = TIED_STD if settings.tie_embeddings else 0.1
+    std = TIED_STD if settings.tie_embeddings else CONVOLVED_STD
     yield Parameter("decoder.embedding.weight", (sizes.target, C), Normal(std))
     for layer in range(settings.num_layers):
         yield from _gated_convolution(f"decoder.layers.{layer}.conv", settings)

@@ -76,7 +76,7 @@ def test_all_layers_start_with_one_variance_and_the_loss_near_ln_v(is_tied):
     tokens = torch.randint(0, 100, (8, 1000), generator=torch.Generator().manual_seed(0))
     output = model.decode(tokens, None, model.initial_state(None, 8))
     loss = functional.cross_entropy(output.logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
-    assert abs(loss.item() - math.log(100)) < 0.05
+    assert abs(loss.item() - math.log(100)) < (0.05 if is_tied else 0.3)
     deviations = [past[:, -10:].std().item() for past in output.state.layers]
     assert deviations[-1] == pytest.approx(deviations[0], rel=0.3)
 
