@@ -155,7 +155,7 @@ def test_all_problems_are_reported_at_once_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model.encoder.type=conv", "model.encoder.type: expected recurrent or transformer, got 'conv'"),
+        ("model.encoder.type=conv", "model.encoder.type: expected recurrent or transformer or convolution, got 'conv'"),
         ("model.encoder=conv", "model.encoder: expected a table of settings, got 'conv'"),
         ("training=3", "training: expected a table of settings, got 3"),
         ("model.encoder.hidden_size.x=3", "model.encoder.hidden_size: expected a valid integer, got {'x': 3}"),
