@@ -5,7 +5,9 @@ operator, a comparison, a sign, a constant or index, a boolean. Each is planted 
 room's tests run against the copy until one fails. Survivors are printed with their line; a survivor is either a gap in
 the tests or a change that means nothing.
 
-    python benchmarks/mutate_reference.py [--count 100] [--seed 0]
+    python benchmarks/mutate_reference.py [--count 100] [--begin 0] [--seed 0]
+
+`--begin` goes on in the same drawn order, so that a long list can be done in portions.
 """
 
 from __future__ import annotations
@@ -206,10 +208,12 @@ def _run_tests(copy: Path, first: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--begin", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     offered = all_mutations()
-    drawn = random.Random(arguments.seed).sample(offered, min(arguments.count, len(offered)))
+    order = random.Random(arguments.seed).sample(offered, len(offered))
+    drawn = order[arguments.begin : arguments.begin + arguments.count]
     survivors = 0
     assert not any(name.split(".")[0] == "unrolled" for name in sys.modules)
     with tempfile.TemporaryDirectory() as folder:

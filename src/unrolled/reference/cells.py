@@ -14,7 +14,7 @@ from unrolled import config
 from unrolled.parameters import Constant, ForgetBias, Initialiser
 from unrolled.reference.cell import Cell, CellCache, HiddenCell, StepGradients, blocks
 from unrolled.reference.layer import FloatArray, Gradients
-from unrolled.reference.ops import linear_forward, sigmoid
+from unrolled.reference.ops import few_rows_product, linear_forward, sigmoid
 from unrolled.reference.states import HiddenState, LSTMState
 
 __all__ = [
@@ -114,7 +114,7 @@ class LSTMCell(Cell):
     def step(self, gates: FloatArray, state: LSTMState) -> tuple[LSTMState, LSTMCache]:
         """Next state and cache."""
         h, c = state
-        gates += h @ self.weight_hh.T  # (1)
+        gates += few_rows_product(h, self.weight_hh)  # (1)
         i, f, g, o = blocks(gates, 4)
         both = gates[:, : 2 * self.hidden_size]
         sigmoid(both, out=both)  # (2) i and f

@@ -171,6 +171,16 @@ def dropout_backward(d_y: FloatArray, scaled_mask: FloatArray | None) -> FloatAr
 # --- products --------------------------------------------------------------------------------------------------------
 
 
+def few_rows_product(x: FloatArray, weight: FloatArray) -> FloatArray:
+    """``x Wᵀ`` of one step: (B, I) and (O, I) give (B, O).
+
+    For a batch of ordinary size BLAS is up to a third faster with the large matrix on the left; many rows are better
+    off with a result that lies row by row.
+    """
+    product: FloatArray = (weight @ x.T).T if len(x) < 100 else x @ weight.T
+    return product
+
+
 class LinearCache(NamedTuple):
     """What `linear_backward` needs."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from unrolled.reference.cell import Cell, StepGradients
+from unrolled.reference.cell import Cell
 from unrolled.reference.layer import BoolArray, FloatArray, Gradients, Weights, under
 from unrolled.reference.ops import dropout_backward, dropout_forward
 from unrolled.reference.states import added, chosen
@@ -99,20 +99,20 @@ def unroll_backward(
     d_h = d_h.swapaxes(0, 1)[order]  # (B, T, H) -> (T, B, H)
     zero = cell.zero_state(d_h.shape[1])
     d_state = zero if d_last is None else d_last
-    steps: list[StepGradients] = []
+    d_input = d_recurrent = np.empty((*d_h.shape[:2], len(cell.weight_hh)), d_h.dtype)  # (T, B, G·H)
     for t in reversed(range(len(d_h))):
         d_state = d_state._replace(h=d_state.h + d_h[t])
         real, passed = cache.real[t], zero
         if real is not None:  # a row that skipped this step passes its gradient by the cell
             passed, d_state = chosen(real, zero, d_state), chosen(real, d_state, zero)
         step = cell.step_backward(d_state, cache.steps[t])
-        steps.append(step)
+        d_input[t] = step.d_input
+        if step.d_recurrent is not step.d_input:
+            d_recurrent = np.empty_like(d_input) if d_recurrent is d_input else d_recurrent
+            d_recurrent[t] = step.d_recurrent
         d_state = step.d_state if real is None else added(step.d_state, passed)
         if truncate is not None and t and t % truncate == 0:
             d_state = zero
-    d_input = np.stack([step.d_input for step in reversed(steps)])  # (T, B, G·H)
-    is_shared = steps[0].d_recurrent is steps[0].d_input
-    d_recurrent = d_input if is_shared else np.stack([step.d_recurrent for step in reversed(steps)])
     d_x, gradients = cell.gradients(cache.x, d_input, d_recurrent, cache.steps)
     return d_x[order].swapaxes(0, 1), d_state, gradients
 
