@@ -17,6 +17,8 @@ FLAGS = {
     "compare": "",
     "score": "--source --target --engine",
     "doctor": "--data --json",
+    "show": "--data --input --out",
+    "report": "--data --out",
     "presets": "",
     "demo": "",
 }

@@ -13,8 +13,10 @@ from unrolled.commands.doctor import doctor
 from unrolled.commands.evaluate import evaluate
 from unrolled.commands.predict import predict
 from unrolled.commands.presets import presets
+from unrolled.commands.report import report
 from unrolled.commands.reporting import is_debug, reporting
 from unrolled.commands.score import score
+from unrolled.commands.show import show
 from unrolled.commands.train import train
 
 app = typer.Typer(
@@ -24,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, predict, evaluate, compare, score, doctor, presets, demo):
+for command in (train, predict, evaluate, compare, score, doctor, show, report, presets, demo):
     app.command()(reporting(command))
 
 

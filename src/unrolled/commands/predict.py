@@ -16,7 +16,7 @@ from unrolled.commands.streams import Output, arriving_lines, blocks_of_lines, s
 
 if TYPE_CHECKING:
     from unrolled.config import Data
-    from unrolled.inference import Prediction
+    from unrolled.inference import Prediction, Predictor
 
 FILE_LINES = 20_000  # lines of a file that are answered together, so that memory stays bounded
 
@@ -62,7 +62,7 @@ def predict(
             )
             output.write(_written(block, answers, form))
             if attention is not None:
-                _draw(answers, attention, first_line=block.first_line)
+                _draw(model, block, answers, attention)
     for message in notes.messages():
         note(message)
 
@@ -148,11 +148,12 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _draw(answers: Sequence[Sequence[Prediction]], folder: Path, *, first_line: int) -> None:
+def _draw(model: Predictor, block: Block, answers: Sequence[Sequence[Prediction]], folder: Path) -> None:
     """Save the picture of each line's best output as `line-000001.png`; blank lines have none."""
     from unrolled import figures
 
-    for line, (best, *_) in enumerate(answers, start=first_line):
+    for row, (best, *_) in enumerate(answers):
         if best.attention is not None and best.target_symbols:
-            figure = figures.attention(best.attention, best.source_symbols, best.target_symbols)
-            figures.save(figure, folder / f"line-{line:06}.png")
+            drops = model.occlude(block.sources[row], best.text, block.features[row])
+            figure = figures.attention(best.attention, best.source_symbols, best.target_symbols, occlusion=drops)
+            figures.save(figure, folder / f"line-{block.first_line + row:06}.png")

@@ -14,7 +14,7 @@ except ImportError as absent:
 
 from unrolled.diagnosis.activity import Activations, Activity, activations
 from unrolled.diagnosis.adapter import Adapter
-from unrolled.diagnosis.attention import AttentionNumbers, attention_numbers, check_attention
+from unrolled.diagnosis.attention import AttentionNumbers, attention_numbers, attention_weights, check_attention
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding
 from unrolled.diagnosis.doctor import examine_run
@@ -23,12 +23,14 @@ from unrolled.diagnosis.examine import Examination, examine
 from unrolled.diagnosis.exposure import ExposureGap, exposure_gap
 from unrolled.diagnosis.findings import FAULTS, Fault, Finding, Where
 from unrolled.diagnosis.flow import GradientFlow, gradient_flow
+from unrolled.diagnosis.material import Material, open_material, sample
 from unrolled.diagnosis.memory import (
     ForgetGates,
     JacobianNorms,
     check_forget_bias,
     check_memory,
     forget_gates,
+    gate_values,
     jacobian_norms,
 )
 from unrolled.diagnosis.objective import check_first_loss, check_labels
@@ -52,9 +54,11 @@ __all__ = [
     "ForgetGates",
     "GradientFlow",
     "JacobianNorms",
+    "Material",
     "Where",
     "activations",
     "attention_numbers",
+    "attention_weights",
     "check_attention",
     "check_batch_independence",
     "check_causal",
@@ -75,6 +79,9 @@ __all__ = [
     "examine_run",
     "exposure_gap",
     "forget_gates",
+    "gate_values",
     "gradient_flow",
     "jacobian_norms",
+    "open_material",
+    "sample",
 ]

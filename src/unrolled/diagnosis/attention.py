@@ -17,7 +17,7 @@ from unrolled.diagnosis.findings import Finding, Where, finding
 from unrolled.diagnosis.operations import Attention, observed
 from unrolled.diagnosis.untouched import untouched
 
-__all__ = ["AttentionNumbers", "attention_numbers", "check_attention"]
+__all__ = ["AttentionNumbers", "attention_numbers", "attention_weights", "check_attention"]
 
 SATURATED = 0.01
 """Mean of 1 − Σ p² below which a softmax passes hardly any gradient: its Jacobian diag(p) − p pᵀ has that trace, and at
@@ -60,6 +60,17 @@ def attention_numbers(model: Any, batch: Any, *, adapter: Adapter | None = None)
     """Measure every attention of a model on a batch, in evaluation mode and in the order of the calls."""
     subject, batch = Subject(model, adapter), Batch.of(batch)
     return [_numbers(attention, batch) for attention in _attentions(subject, batch)]
+
+
+def attention_weights(
+    model: Any, batch: Any, *, adapter: Adapter | None = None
+) -> list[tuple[str, NDArray[np.float64]]]:
+    """Module and weights (N, T, S) of every attention of a model on one example, in the order of the calls."""
+    subject, batch = Subject(model, adapter), Batch.of(batch)
+    return [
+        (attention.module, attention.weights.detach().reshape(-1, *attention.weights.shape[-2:]).cpu().double().numpy())
+        for attention in _attentions(subject, batch)
+    ]
 
 
 def check_attention(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:

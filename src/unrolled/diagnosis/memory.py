@@ -19,7 +19,8 @@ from unrolled.diagnosis.recurrence import Run, directions, opened
 from unrolled.diagnosis.untouched import untouched
 
 __all__ = [
-    "ForgetGates", "JacobianNorms", "check_forget_bias", "check_memory", "forget_gates", "jacobian_norms",
+    "ForgetGates", "JacobianNorms", "check_forget_bias", "check_memory", "forget_gates", "gate_values",
+    "jacobian_norms",
 ]  # fmt: skip
 
 FAINT = 0.01
@@ -51,8 +52,10 @@ class JacobianNorms:
         LSTM: max over units of Π f, the direct path alone.
     bound : ndarray (D,) or None
         Plain cells: Π ‖D_j‖₂ · σ_max(W)^d, which `hidden_norm` never exceeds.
+    eigenvalues, weight_singular_values : ndarray (H,)
+        Of W_hh (of its candidate block g or n for gated cells).
     spectral_radius, sigma_max : float
-        ρ and σ_max of W_hh (of its candidate block g or n for gated cells).
+        ρ and σ_max of the same.
     horizon : int
         Largest distance with a norm of at least 0.01, at most the distances measured.
     """
@@ -64,9 +67,19 @@ class JacobianNorms:
     cell_block: NDArray[np.float64] | None
     forget_product: NDArray[np.float64] | None
     bound: NDArray[np.float64] | None
-    spectral_radius: float
-    sigma_max: float
+    eigenvalues: NDArray[np.complex128]
+    weight_singular_values: NDArray[np.float64]
     horizon: int
+
+    @property
+    def spectral_radius(self) -> float:
+        """ρ, the largest modulus of an eigenvalue."""
+        return float(np.abs(self.eigenvalues).max())
+
+    @property
+    def sigma_max(self) -> float:
+        """σ_max, the largest singular value."""
+        return float(self.weight_singular_values.max())
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,17 @@ def forget_gates(model: Any, batch: Any, *, adapter: Adapter | None = None) -> l
     return found
 
 
+def gate_values(model: Any, batch: Any, *, adapter: Adapter | None = None) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """Every gate of every recurrent direction at all real steps, `(R, H)` each, by name of direction and gate."""
+    return {
+        run.direction.name: {
+            name: values.cpu().double().numpy()
+            for name, values in zip(GATES[run.direction.weights.cell], gates_of(run), strict=True)
+        }
+        for run in _runs(model, batch, adapter)
+    }
+
+
 def _runs(model: Any, batch: Any, adapter: Adapter | None) -> list[Run]:
     subject, batch = Subject(model, adapter), Batch.of(batch)
     with untouched(subject.module), subject.mode(), torch.no_grad(), opened(subject) as runs:
@@ -153,16 +177,17 @@ def _norms(run: Run, most_steps: int) -> JacobianNorms:
     names = GATES[weights.cell]
     place = names.index("candidate") if "candidate" in names else 0
     square = weights.w_hh.detach().double()[place * H : (place + 1) * H]
-    sigma = float(torch.linalg.matrix_norm(square, 2))
+    stretches = torch.linalg.svdvals(square).cpu().numpy()
     if weights.cell == "rnn":
         h = states[1:].double().flip(0)
         slopes = (h > 0).double() if weights.is_relu else 1 - h.square()
-        bound = (slopes.amax(1) * sigma).cumprod(0).cpu().numpy()
+        bound = (slopes.amax(1) * float(stretches[0])).cumprod(0).cpu().numpy()
     hidden = torch.linalg.matrix_norm(products[:, :H, :H], 2).cpu().numpy()
-    radius = float(torch.linalg.eigvals(square).abs().max())
+    turns = torch.linalg.eigvals(square).cpu().numpy()
     kept = np.flatnonzero(values[:, 0] >= FAINT)
     horizon = int(kept[-1]) + 1 if len(kept) else 0
-    return JacobianNorms(run.direction.name, weights.cell, values, hidden, cell, forget, bound, radius, sigma, horizon)
+    name = run.direction.name
+    return JacobianNorms(name, weights.cell, values, hidden, cell, forget, bound, turns, stretches, horizon)
 
 
 def _products(jacobians: Tensor) -> Tensor:

@@ -96,20 +96,23 @@ class AnswerKey:
     Parameters
     ----------
     file : path, or two
-        Pairs, one a line, or two parallel files; a source on several lines has several accepted answers. Or `task:NAME`
-        for its test pairs.
+        Pairs, one a line, or two parallel files, or pairs that were read already; a source on several lines has several
+        accepted answers. Or `task:NAME` for its test pairs.
     data : Data
         How lines are read, and how texts are normalised and cut.
     """
 
-    def __init__(self, file: DataFile, data: Data) -> None:
+    def __init__(self, file: DataFile | Pairs, data: Data) -> None:
         self.data = data
         self.blind: Blind | None = None
-        if is_task(file):
+        if isinstance(file, Pairs):
+            self.pairs, self.num_lines = file, int(file.lines.max())
+            self._keys: Sequence[Hashable] = source_keys(file, normal_form=data.normal_form)
+        elif is_task(file):
             task = named_task(str(file), data.task)
             self.pairs, self.blind = fixed_pairs(task, "test"), task_of(task).blind()
             self.num_lines = len(self.pairs)
-            self._keys: Sequence[Hashable] = range(self.num_lines)  # every draw counts, as it does for `blind`
+            self._keys = range(self.num_lines)  # every draw counts, as it does for `blind`
         else:
             self.pairs = read_pairs(file, data)
             source = file[0] if isinstance(file, tuple) else file
@@ -194,7 +197,7 @@ def _measured(side: Side) -> Units:
     return UNITS["space" if side.units in ("bpe", "unigram") else side.units]
 
 
-def evaluate(model: Predictor, test: DataFile, *, beam: int | None = None) -> Report:
+def evaluate(model: Predictor, test: DataFile | Pairs, *, beam: int | None = None) -> Report:
     """Predict a file of pairs and measure what comes out.
 
     Each distinct source is predicted once and is right if it equals any of its answers.
@@ -203,7 +206,7 @@ def evaluate(model: Predictor, test: DataFile, *, beam: int | None = None) -> Re
     ----------
     model : Predictor
     test : path, or two
-        Pairs in the columns of the model's training data, or two parallel files.
+        Pairs in the columns of the model's training data, two parallel files, or pairs that were read already.
     beam : int, optional
         As for `Predictor.predict`.
 

@@ -15,7 +15,7 @@ from unrolled.decoding import Engine, Hypothesis, LengthPenalty, beam_search, gr
 from unrolled.errors import ConfigError, ShapeError, VocabularyError
 from unrolled.inference.inputs import InputNotes, symbol_lengths
 from unrolled.runs import DataDigest
-from unrolled.text import EOS, Codec, DataFile, Ragged, evaluation_batches, in_order, split_features
+from unrolled.text import EOS, UNK, Codec, DataFile, Pairs, Ragged, evaluation_batches, in_order, split_features
 
 if TYPE_CHECKING:
     from unrolled.inference.evaluation import Report
@@ -201,7 +201,19 @@ class Predictor:
         scores[rows] = [item.log_prob for item in in_order(batches, found)]
         return [float(value) for value in scores]
 
-    def evaluate(self, test: DataFile, *, beam: int | None = None) -> Report:
+    def occlude(self, source: str, output: str, features: str | Sequence[str] = ()) -> NDArray[np.float64]:
+        """How much each symbol of a source matters for an output, (S,) in nats.
+
+        The drop of ln P(output | source) when the symbol is hidden: replaced by the unknown symbol. Unlike attention
+        weights, which say where a model looks, this says what its answer rests on.
+        """
+        row = np.array(self.encode([source], [features] if features else None)[0])
+        target = self.codec.encode_target(output)
+        hidden = [np.where(np.arange(len(row)) == place, UNK, row) for place in range(len(row))]
+        totals = [item.log_prob for item in score(self.engine, [row, *hidden], [target] * (len(row) + 1))]
+        return np.array(totals[0] - np.array(totals[1:]), dtype=np.float64)
+
+    def evaluate(self, test: DataFile | Pairs, *, beam: int | None = None) -> Report:
         """Predict a file of pairs and measure what comes out; see `Report`."""
         from unrolled.inference.evaluation import evaluate
 
