@@ -2,11 +2,13 @@ import random
 
 import numpy as np
 import pytest
+from sessions import Recorder
 
 from unrolled import models, parameters
 from unrolled.config import Config, Optimizer, RecurrentDecoder, RecurrentEncoder, Schedule, Seq2Seq, Training
 from unrolled.parameters import Sizes
 from unrolled.text import BOS, EOS, PAD, Batch, Examples, Ragged
+from unrolled.training import train
 
 SIZES = Sizes(source=9, features=0, target=9)
 
@@ -97,3 +99,27 @@ def make_pairs():
         return path
 
     return make
+
+
+# --- whole sessions ---
+
+
+@pytest.fixture(scope="session")
+def pairs(make_pairs, tmp_path_factory):
+    return make_pairs(tmp_path_factory.mktemp("data") / "pairs.tsv")
+
+
+@pytest.fixture(scope="session")
+def config(make_config):
+    return make_config(
+        max_steps=40, batch_tokens=256, evaluate_every=7, average="best", average_count=2, patience=50, save_every=17
+    )
+
+
+@pytest.fixture(scope="session")
+def whole(pairs, config, tmp_path_factory):
+    """A run that nothing interrupted."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    seen = Recorder()
+    outcome = train(pairs, config=config, out=path, listeners=[seen], device="cpu")
+    return path, outcome, seen
