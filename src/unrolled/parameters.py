@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from unrolled import config
 from unrolled.config import memory_size
+from unrolled.errors import ShapeError
 
 __all__ = [
     "Constant",
@@ -382,10 +383,21 @@ def inventory(model: config.Model, sizes: Sizes) -> tuple[Parameter, ...]:
     model : config.Model
     sizes : Sizes
         Vocabulary sizes.
+
+    Raises
+    ------
+    ShapeError
+        If a shared embedding would have two sizes.
     """
     if isinstance(model, config.Frames):
         return tuple(_frames(model.decoder, sizes))
     parts = _language_model(model, sizes) if isinstance(model, config.LanguageModel) else _seq2seq(model, sizes)
+    if isinstance(model, config.Seq2Seq) and model.share_embeddings:  # both sides use the decoder's
+        if sizes.source != sizes.target:
+            raise ShapeError(
+                f"share_embeddings needs one vocabulary, got {sizes.source} source and {sizes.target} target symbols"
+            )
+        parts = (parameter for parameter in parts if parameter.name != "encoder.embedding.weight")
     return tuple(parts)
 
 

@@ -39,7 +39,7 @@ def make_run(tmp_path):
             config=config,
             vocabulary=codec.to_json(),
             data=DataDigest(FileDigest(str(file), read.sha256, len(read)), None, longest_source=20),
-            environment=Environment({}, "", "cpu", 1, "default"),
+            environment=Environment({}, "", "cpu", threads=1, processes=1, matrix_mode="default"),
         )
         weights = initialise(inventory(config.model, sizes), seed)
         run.write_weights({key: spread * array for key, array in weights.items()})

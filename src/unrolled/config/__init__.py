@@ -278,6 +278,15 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
+    def _shared_embeddings_have_one_vocabulary(self) -> Self:
+        if isinstance(self.model, Seq2Seq) and self.model.share_embeddings:
+            if not self.data.shared_vocabulary:
+                raise ValueError("model.share_embeddings needs data.shared_vocabulary=true")
+            if "features" in self.data.columns:
+                raise ValueError("model.share_embeddings: features belong to the source alone; leave one of them out")
+        return self
+
+    @model_validator(mode="after")
     def _lengths_fit(self) -> Self:
         """All that is trained on has positions: what is longer was dropped or cut, and reported."""
         if not isinstance(self.model, Seq2Seq):

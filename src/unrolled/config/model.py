@@ -256,6 +256,16 @@ class Seq2Seq(Settings):
     type: Literal["seq2seq"] = "seq2seq"
     encoder: Encoder = RecurrentEncoder()
     decoder: Decoder = RecurrentDecoder()
+    share_embeddings: bool = False
+    """One embedding for source and target; needs `data.shared_vocabulary`. With `decoder.tie_embeddings` it is the
+    output layer too (three-way tying, Press & Wolf 2017)."""
+
+    @model_validator(mode="after")
+    def _embeddings_fit(self) -> Self:
+        ours, theirs = embedding_size(self.encoder), embedding_size(self.decoder)
+        if self.share_embeddings and ours != theirs:
+            raise ValueError(f"share_embeddings needs embeddings of equal size, got {ours} and {theirs}")
+        return self
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -289,6 +299,13 @@ class Frames(Settings):
     decoder: FrameDecoder = FrameDecoder()
     head: Literal["categorical", "bernoulli", "regression"] = "bernoulli"
     """What the outputs mean: scores of classes, of things that are there or not each for itself, or numbers."""
+
+
+def embedding_size(side: Encoder | Decoder) -> int:
+    """Width of the vectors of symbols."""
+    if isinstance(side, Recurrent):
+        return side.embedding_dim
+    return side.d_model if isinstance(side, Transformer) else side.channels
 
 
 def memory_size(encoder: Encoder) -> int:

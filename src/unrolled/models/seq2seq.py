@@ -31,6 +31,9 @@ class Seq2Seq(Autoregressive):
         super().__init__()
         self.encoder = _encoder(settings.encoder, sizes)
         self.decoder = _decoder(settings.decoder, settings.encoder, sizes)
+        if settings.share_embeddings:
+            del self.encoder.embedding
+            self.encoder.__dict__["embedding"] = self.decoder.embedding  # no child: the weight keeps its one name
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Any:
         """Encode a batch of sources and compute once what the decoder needs of them.

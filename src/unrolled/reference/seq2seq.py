@@ -65,6 +65,8 @@ class Seq2Seq(Autoregressive):
 
     def __init__(self, settings: config.Seq2Seq, sizes: Sizes, parameters: Weights) -> None:
         self.parameters = parameters
+        if settings.share_embeddings:
+            parameters = {**parameters, "encoder.embedding.weight": parameters["decoder.embedding.weight"]}
         self.encoder = _encoder(settings.encoder, sizes, under(parameters, "encoder"))
         self.decoder = _decoder(settings, under(parameters, "decoder"))
 
@@ -112,6 +114,8 @@ class Seq2Seq(Autoregressive):
         d_encoded, of_memory = self.decoder.prepare_backward(d_memory, cache.prepared)  # (2)
         of_encoder = self.encoder.backward(d_encoded, cache.encoder)  # (1)
         of_decoder = {**of_steps}
+        if "encoder.embedding.weight" not in self.parameters:  # shared: it is the decoder's
+            accumulate(of_decoder, {"embedding.weight": of_encoder.pop("embedding.weight")})
         accumulate(of_decoder, of_memory)  # the layers' cross-attention has a part in both
         return {**named("encoder", of_encoder), **named("decoder", of_decoder)}
 
