@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -221,7 +223,16 @@ def test_toml_says_everything_that_a_config_says(tmp_path_factory, base, overrid
 
 def test_presets_are_found_by_name_and_described():
     assert presets.get("tiny") == presets.tiny()
-    assert list(presets.describe()) == ["g2p", "inflect", "transliterate", "tiny"]
+    assert list(presets.describe()) == ["g2p", "inflect", "transliterate", "translate-small", "tiny"]
     assert all(text.endswith(".") for text in presets.describe().values())
     with pytest.raises(ConfigError, match=r"^preset: expected one of g2p, .*, got 'g2pp'; did you mean g2p\?$"):
         presets.get("g2pp")
+
+
+def test_translate_small_is_small():
+    from unrolled.parameters import Sizes, inventory
+
+    config = presets.get("translate-small")
+    symbols = config.data.source.num_subwords + 4
+    parameters = inventory(config.model, Sizes(source=symbols, features=0, target=symbols))
+    assert 2.3e6 < sum(math.prod(parameter.shape) for parameter in parameters) < 2.5e6

@@ -13,7 +13,7 @@ FLAGS = {
     "train": "--source --target --dev --dev-source --dev-target --columns --preset --config --out --from --resume"
     " --device --seed --minutes --dry-run",
     "predict": "--with --out --beam --nbest --jsonl --engine --attention",
-    "evaluate": "--source --target --with --beam --engine --predictions --json",
+    "evaluate": "--source --target --with --beam --bleu --engine --predictions --json",
     "compare": "",
     "score": "--source --target --engine",
     "doctor": "--data --json",
@@ -63,7 +63,7 @@ def test_help_names_every_command(command):
 
 def test_presets_stand_one_a_line(command):
     lines = command("presets").output.splitlines()
-    assert [line.split()[0] for line in lines] == ["g2p", "inflect", "transliterate", "tiny"]
+    assert [line.split()[0] for line in lines] == ["g2p", "inflect", "transliterate", "translate-small", "tiny"]
 
 
 # --- predict ---------------------------------------------------------------------------------------------------------
@@ -329,7 +329,11 @@ def test_finishing_a_finished_run_is_quick_and_keeps_it(command, workplace, tmp_
         (["train", "absent.tsv"], 2, "absent.tsv: no such file"),
         (["train", "words.tsv", "model.hidden_size=8"], 2, "model.hidden_size: unknown setting; did you mean"),
         (["train", "words.tsv", "more.tsv"], 2, "'more.tsv': expected an override such as training.seed=1"),
-        (["train", "words.tsv", "--preset", "tinny"], 2, "preset: expected one of g2p, inflect, transliterate, tiny"),
+        (
+            ["train", "words.tsv", "--preset", "tinny"],
+            2,
+            "preset: expected one of g2p, inflect, transliterate, translate-small, tiny",
+        ),
         (["train", "words.tsv", "--config", "no.toml"], 2, "no.toml: cannot be read (No such file or directory)"),
         (["train", "words.tsv", "--minutes", "-1"], 2, "training.minutes: expected greater than 0, got -1.0"),
         (["train", "words.tsv", "--columns", "source"], 2, "no column is the target"),

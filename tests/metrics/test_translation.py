@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from unrolled.errors import DataError, MissingExtraError
+from unrolled.errors import ConfigError, DataError, MissingExtraError
 from unrolled.metrics import bleu, chrf
 
 SENTENCE = "the cat sat on the mat today"
@@ -36,6 +36,22 @@ class TestWithSacrebleu:
         assert "tok:13a" in found.signature
         assert str(found) == f"BLEU 100.0  {found.signature}"
         assert chrf([SENTENCE], [[SENTENCE]]).name == "chrF2"
+
+    def test_text_that_is_cut_already_is_taken_as_it_is(self, capfd, caplog):
+        found = [bleu(["it 's so ."] * 200, [["it 's so ."]] * 200, tokenise=name) for name in ("none", "13a")]
+        assert [score.value for score in found] == pytest.approx([100.0, 100.0])
+        assert "tok:none" in found[0].signature
+        apart = [bleu(["a b c d , e"], [["a b c d, e"]], tokenise=name).value for name in ("none", "13a")]
+        assert apart[0] < apart[1] == pytest.approx(100.0)
+        assert not caplog.records
+        assert capfd.readouterr() == ("", "")
+
+    def test_tokenisations_that_are_not_there_are_refused(self, monkeypatch):
+        with pytest.raises(ConfigError, match=r"expected a tokenisation of 13a, char, .*, zh, got 'moses'"):
+            bleu(["a"], [["a"]], tokenise="moses")
+        monkeypatch.setitem(sys.modules, "MeCab", None)
+        with pytest.raises(ConfigError, match="tokenisation ja-mecab is not installed: Japanese tokenization requires"):
+            bleu(["a"], [["a"]], tokenise="ja-mecab")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,14 @@ def evaluate(
         list[Path] | None, typer.Option("--with", metavar="RUN", help="Another run of an ensemble; may be repeated.")
     ] = None,
     beam: Annotated[int | None, typer.Option("--beam", min=1, help="Items kept at each step; 1 is greedy.")] = None,
+    bleu: Annotated[
+        str | None,
+        typer.Option(
+            "--bleu",
+            metavar="TOKENS",
+            help="BLEU and chrF; words are cut by 13a, or none for text that is cut already.",
+        ),
+    ] = None,
     engine: EngineOption = Engine.AUTO,
     predictions: Annotated[
         Path | None, typer.Option("--predictions", metavar="FILE", help="Write the predictions, one for each line.")
@@ -32,13 +40,13 @@ def evaluate(
 ) -> None:
     """Measure a run on TEST.tsv (or --source and --target): error rates with 95 % intervals, what goes wrong where.
 
-    A source that stands on several lines has several accepted answers.
+    A source that stands on several lines has several accepted answers. Models of subwords are measured by BLEU, too.
     """
     from unrolled.inference import load
 
     file = given_file(test, source, target)
     with Output(predictions) as output:
-        report = load([run, *(members or [])], engine=engine.value).evaluate(file, beam=beam)
+        report = load([run, *(members or [])], engine=engine.value).evaluate(file, beam=beam, tokenise=bleu)
         if predictions is not None:
             output.write(list(report.predictions))
     for message in report.notes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from unrolled.config import Data, Side
 from unrolled.errors import DataError
 from unrolled.inference.exposure import ExposureGap, exposure_gap
-from unrolled.metrics import Estimate, Evaluation, References
+from unrolled.inference.translation import translation_scores
+from unrolled.metrics import CorpusScore, Estimate, Evaluation, References
 from unrolled.metrics import evaluate as measure
 from unrolled.runs import DataDigest
 from unrolled.text import DataFile, Pairs, normalise, read_lines, read_pairs, recompose, seen_sources, source_keys
@@ -43,6 +44,8 @@ class Report:
         Of models; none for files of predictions.
     blind : Blind, optional
         Of tasks: the best that can be done without reading the source.
+    translation : tuple of CorpusScore
+        BLEU and chrF; empty where they were not asked for and targets are no sentences.
     beam : int, optional
         Items kept at each step of the search.
     seconds : float
@@ -56,6 +59,7 @@ class Report:
     predictions: tuple[str, ...]
     exposure: ExposureGap | None = None
     blind: Blind | None = None
+    translation: tuple[CorpusScore, ...] = ()
     beam: int | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
@@ -75,7 +79,8 @@ class Report:
         search = "" if self.beam is None else f": beam {self.beam}, {self.seconds:.1f} s"
         gap = [] if self.exposure is None else self.exposure.lines()
         mark = [] if self.blind is None else [f"at best without reading the source: {self.blind}"]
-        return [f"{self.name}{search}", *self.evaluation.lines(), *mark, *gap]
+        scores = [str(score) for score in self.translation]
+        return [f"{self.name}{search}", *scores, *self.evaluation.lines(), *mark, *gap]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; rates from 0 to 1."""
@@ -87,6 +92,7 @@ class Report:
             **self.evaluation.to_json(),
             "exposure": None if self.exposure is None else self.exposure.to_json(),
             "blind": None if self.blind is None else self.blind._asdict(),
+            "translation": [asdict(score) for score in self.translation],
         }
 
 
@@ -197,7 +203,9 @@ def _measured(side: Side) -> Units:
     return UNITS["space" if side.units in ("bpe", "unigram") else side.units]
 
 
-def evaluate(model: Predictor, test: DataFile | Pairs, *, beam: int | None = None) -> Report:
+def evaluate(
+    model: Predictor, test: DataFile | Pairs, *, beam: int | None = None, tokenise: str | None = None
+) -> Report:
     """Predict a file of pairs and measure what comes out.
 
     Each distinct source is predicted once and is right if it equals any of its answers.
@@ -209,6 +217,9 @@ def evaluate(model: Predictor, test: DataFile | Pairs, *, beam: int | None = Non
         Pairs in the columns of the model's training data, two parallel files, or pairs that were read already.
     beam : int, optional
         As for `Predictor.predict`.
+    tokenise : str, optional
+        How BLEU cuts words: `13a` for plain text, `none` for text that is cut already. Without it, only models of
+        subwords are measured by BLEU, as plain text.
 
     Raises
     ------
@@ -220,7 +231,7 @@ def evaluate(model: Predictor, test: DataFile | Pairs, *, beam: int | None = Non
     start = time.perf_counter()
     answers = model.predict(asked.sources, asked.features, beam=beam)
     seconds = time.perf_counter() - start
-    return key.grade(
+    report = key.grade(
         answers,
         name=model.name,
         is_seen=_is_seen(key, model.data),
@@ -229,6 +240,8 @@ def evaluate(model: Predictor, test: DataFile | Pairs, *, beam: int | None = Non
         seconds=seconds,
         notes=list(model.inspect(asked.sources, asked.features, lines=asked.lines.tolist()).messages()),
     )
+    scores, notes = translation_scores(key.pairs, report.predictions, key.data, tokenise=tokenise)
+    return replace(report, translation=scores, notes=(*report.notes, *notes))
 
 
 def _exposure(model: Predictor, asked: Pairs) -> ExposureGap | None:

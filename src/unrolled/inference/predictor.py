@@ -213,11 +213,11 @@ class Predictor:
         totals = [item.log_prob for item in score(self.engine, [row, *hidden], [target] * (len(row) + 1))]
         return np.array(totals[0] - np.array(totals[1:]), dtype=np.float64)
 
-    def evaluate(self, test: DataFile | Pairs, *, beam: int | None = None) -> Report:
-        """Predict a file of pairs and measure what comes out; see `Report`."""
+    def evaluate(self, test: DataFile | Pairs, *, beam: int | None = None, tokenise: str | None = None) -> Report:
+        """Predict a file of pairs and measure what comes out; see `Report` and `inference.evaluation.evaluate`."""
         from unrolled.inference.evaluation import evaluate
 
-        return evaluate(self, test, beam=beam)
+        return evaluate(self, test, beam=beam, tokenise=tokenise)
 
     def inspect(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unrolled.errors import DataError, MissingExtraError
+from unrolled.errors import ConfigError, DataError, MissingExtraError
 
 __all__ = ["CorpusScore", "bleu", "chrf"]
 
@@ -23,8 +23,8 @@ class CorpusScore:
         return f"{self.name} {self.value:.1f}  {self.signature}"
 
 
-def bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> CorpusScore:
-    """BLEU (Papineni et al. 2002) with sacrebleu's default tokenisation.
+def bleu(predictions: Sequence[str], references: Sequence[Sequence[str]], *, tokenise: str = "13a") -> CorpusScore:
+    """BLEU (Papineni et al. 2002).
 
     Parameters
     ----------
@@ -32,25 +32,38 @@ def bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Cor
         Plain text, one a source.
     references : sequence of sequences of str
         The accepted texts of each source, at least one; their number may differ.
+    tokenise : str
+        How sacrebleu cuts words: `13a` for plain text, `none` for text that is cut already, `zh`, `char`, `intl`, ….
 
     Raises
     ------
+    ConfigError
+        If sacrebleu has no such tokenisation here.
     DataError
         If there are no items, not as many references as predictions, or a source without a reference.
     MissingExtraError
         If sacrebleu is not installed.
     """
-    return _score("BLEU", predictions, references)
+    columns = _columns(predictions, references)
+    metrics = _sacrebleu()
+    known = sorted(metrics.BLEU.TOKENIZERS)
+    if tokenise not in known:
+        raise ConfigError(f"BLEU: expected a tokenisation of {', '.join(known)}, got {tokenise!r}")
+    try:
+        metric = metrics.BLEU(tokenize=tokenise, force=True)  # or it speaks of full stops on standard error
+    except (ImportError, RuntimeError) as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"BLEU: tokenisation {tokenise} is not installed: {first_line}") from error
+    return _score(metric, predictions, columns)
 
 
 def chrf(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> CorpusScore:
     """F-score of character n-grams, chrF2 (Popović 2015); arguments and errors as for `bleu`."""
-    return _score("CHRF", predictions, references)
-
-
-def _score(metric_name: str, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> CorpusScore:
     columns = _columns(predictions, references)
-    metric = getattr(_sacrebleu(), metric_name)()
+    return _score(_sacrebleu().CHRF(), predictions, columns)
+
+
+def _score(metric: Any, predictions: Sequence[str], columns: list[list[str | None]]) -> CorpusScore:
     found = metric.corpus_score(list(predictions), columns)
     return CorpusScore(str(found.name), float(found.score), str(metric.get_signature()))
 
