@@ -19,6 +19,7 @@ FLAGS = {
     "doctor": "--data --json",
     "show": "--data --input --out",
     "report": "--data --out",
+    "study": "--list --full --out",
     "presets": "",
     "demo": "",
 }

@@ -17,6 +17,7 @@ from unrolled.commands.report import report
 from unrolled.commands.reporting import is_debug, reporting
 from unrolled.commands.score import score
 from unrolled.commands.show import show
+from unrolled.commands.study import study
 from unrolled.commands.train import train
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, predict, evaluate, compare, score, doctor, show, report, presets, demo):
+for command in (train, predict, evaluate, compare, score, doctor, show, report, study, presets, demo):
     app.command()(reporting(command))
 
 

@@ -16,8 +16,11 @@ from unrolled.figures.canvas import save
 from unrolled.figures.confusion import symbol_confusion
 from unrolled.figures.curves import length_curve, training_curves
 from unrolled.figures.dynamics import gates_over_time, gradient_norms, jacobian_spectrum
+from unrolled.figures.series import Curve, Panel, series
 
 __all__ = [
+    "Curve",
+    "Panel",
     "attention",
     "attention_heads",
     "gates_over_time",
@@ -25,6 +28,7 @@ __all__ = [
     "jacobian_spectrum",
     "length_curve",
     "save",
+    "series",
     "symbol_confusion",
     "training_curves",
 ]
