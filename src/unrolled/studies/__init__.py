@@ -14,13 +14,13 @@ from pathlib import Path
 from unrolled import figures
 from unrolled.errors import ConfigError
 from unrolled.runs import write_atomic
-from unrolled.studies import gradient_distance, softmax_scale
+from unrolled.studies import cost, gradient_distance, softmax_scale
 from unrolled.studies.study import Interval, Result, Size, Study
 from unrolled.version import __version__
 
 __all__ = ["STUDIES", "Interval", "Result", "Size", "Study", "find", "run"]
 
-STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in (gradient_distance, softmax_scale)}
+STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in (gradient_distance, softmax_scale, cost)}
 """All studies by name."""
 
 
