@@ -235,6 +235,13 @@ def test_attention_rows_sum_to_one_over_real_tokens_and_asking_changes_nothing(m
         )
 
 
+def test_weights_are_computed_only_when_asked_for(model, monkeypatch):
+    """Of a Transformer's heads they are as many numbers as queries times keys, which training never needs."""
+    monkeypatch.setattr(type(model.decoder), "weights", None, raising=False)
+    assert np.isfinite(model.loss_and_gradients(BATCH).loss)
+    assert decoded(model, TOKENS).attention is None
+
+
 def test_a_reset_row_is_at_its_start(model):
     reset = np.zeros_like(TOKENS, dtype=bool)
     reset[1, 3] = reset[2, 0] = True
