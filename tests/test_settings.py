@@ -195,8 +195,16 @@ def test_a_byte_order_mark_is_dropped(tmp_path):
     assert resolve(file=file).training.seed == 5
 
 
-CONFIGS = st.sampled_from([preset() for preset in presets.PRESETS.values()])
-OVERRIDES = st.lists(
+ALL = [preset() for preset in presets.PRESETS.values()]
+PAIRS = st.sampled_from([config for config in ALL if config.data.type == "pairs"])
+TEXTS = st.sampled_from([config for config in ALL if config.data.type == "text"])
+FOR_TEXTS = st.lists(
+    st.sampled_from(
+        ["model.decoder.dropout=0.5", 'data.document_end="\\n\\t\\u0001"', "data.max_symbols=9", "data.context=7"]
+    ),
+    max_size=4,
+)
+FOR_PAIRS = st.lists(
     st.sampled_from(
         [
             "model.encoder.type=transformer",
@@ -214,8 +222,9 @@ OVERRIDES = st.lists(
 )
 
 
-@given(CONFIGS, OVERRIDES)
-def test_toml_says_everything_that_a_config_says(tmp_path_factory, base, overrides):
+@given(st.tuples(PAIRS, FOR_PAIRS) | st.tuples(TEXTS, FOR_TEXTS))
+def test_toml_says_everything_that_a_config_says(tmp_path_factory, base_and_overrides):
+    base, overrides = base_and_overrides
     config = resolve(base, overrides=overrides)
     file = write(tmp_path_factory.mktemp("toml") / "run.toml", to_toml(config))
     assert resolve(file=file) == config
@@ -223,7 +232,8 @@ def test_toml_says_everything_that_a_config_says(tmp_path_factory, base, overrid
 
 def test_presets_are_found_by_name_and_described():
     assert presets.get("tiny") == presets.tiny()
-    assert list(presets.describe()) == ["g2p", "inflect", "transliterate", "translate-small", "tiny"]
+    names = "g2p inflect transliterate translate-small tiny char-lm word-lm gpt-tiny"
+    assert list(presets.describe()) == names.split()
     assert all(text.endswith(".") for text in presets.describe().values())
     with pytest.raises(ConfigError, match=r"^preset: expected one of g2p, .*, got 'g2pp'; did you mean g2p\?$"):
         presets.get("g2pp")

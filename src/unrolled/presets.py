@@ -9,24 +9,42 @@ from unrolled.config import (
     Config,
     Data,
     Decoding,
+    LanguageModel,
     Optimizer,
     RecurrentDecoder,
     RecurrentEncoder,
+    RecurrentLanguageDecoder,
     Schedule,
     Seq2Seq,
     Side,
+    Text,
     Training,
     TransformerDecoder,
     TransformerEncoder,
 )
 from unrolled.errors import ConfigError
 
-__all__ = ["PRESETS", "describe", "g2p", "get", "inflect", "tiny", "translate_small", "transliterate"]
+__all__ = [
+    "PRESETS",
+    "char_lm",
+    "describe",
+    "g2p",
+    "get",
+    "gpt_tiny",
+    "inflect",
+    "tiny",
+    "translate_small",
+    "transliterate",
+    "word_lm",
+]
 
 WORDS = Training(
     max_epochs=60, minutes=5, batch_tokens=8192, max_batch_size=64, dev_metric="error_rate", average="best"
 )
 """For pairs of words: a few thousand of them end after 60 epochs, a large dictionary after 5 minutes."""
+
+TEXT = Training(minutes=10, label_smoothing=0.0, schedule=Schedule(warmup_steps=100))
+"""For running text."""
 
 
 def g2p() -> Config:
@@ -100,8 +118,47 @@ def tiny() -> Config:
     )
 
 
+def char_lm() -> Config:
+    """Language model of characters: an LSTM that carries its state through the text."""
+    return Config(
+        data=Text(context=128),
+        model=LanguageModel(decoder=RecurrentLanguageDecoder(embedding_dim=128, hidden_size=512, dropout=0.1)),
+        training=TEXT.model_copy(update={"batch_tokens": 4096, "optimizer": Optimizer(learning_rate=4e-3)}),
+    )
+
+
+def word_lm() -> Config:
+    """Language model of words: an LSTM with tied embeddings and variational dropout."""
+    return Config(
+        data=Text(units="word", context=64),
+        model=LanguageModel(
+            decoder=RecurrentLanguageDecoder(
+                embedding_dim=256,
+                hidden_size=256,
+                num_layers=2,
+                dropout=0.2,
+                tie_embeddings=True,
+                variational_dropout=True,
+            )
+        ),
+        training=TEXT.model_copy(update={"minutes": 60, "batch_tokens": 2048}),
+    )
+
+
+def gpt_tiny() -> Config:
+    """Language model of characters: a small Transformer that reads windows of the text."""
+    return Config(
+        data=Text(context=128),
+        model=LanguageModel(
+            decoder=TransformerDecoder(d_model=128, d_ff=512, num_layers=4, positions="rotary", dropout=0.0)
+        ),
+        training=TEXT.model_copy(update={"batch_tokens": 4096, "optimizer": Optimizer(learning_rate=3e-3)}),
+    )
+
+
 PRESETS: dict[str, Callable[[], Config]] = {
-    preset.__name__.replace("_", "-"): preset for preset in (g2p, inflect, transliterate, translate_small, tiny)
+    preset.__name__.replace("_", "-"): preset
+    for preset in (g2p, inflect, transliterate, translate_small, tiny, char_lm, word_lm, gpt_tiny)
 }
 
 

@@ -13,6 +13,7 @@ FLAGS = {
     "train": "--source --target --dev --dev-source --dev-target --columns --preset --config --out --from --resume"
     " --device --seed --minutes --dry-run",
     "predict": "--with --out --beam --nbest --jsonl --engine --attention",
+    "generate": "--prompt --temperature --top-k --top-p --max-tokens --seed --stream --engine",
     "evaluate": "--source --target --with --beam --bleu --engine --predictions --json",
     "compare": "",
     "score": "--source --target --engine",
@@ -64,7 +65,8 @@ def test_help_names_every_command(command):
 
 def test_presets_stand_one_a_line(command):
     lines = command("presets").output.splitlines()
-    assert [line.split()[0] for line in lines] == ["g2p", "inflect", "transliterate", "translate-small", "tiny"]
+    names = "g2p inflect transliterate translate-small tiny char-lm word-lm gpt-tiny"
+    assert [line.split()[0] for line in lines] == names.split()
 
 
 # --- predict ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from unrolled.commands.compare import compare
 from unrolled.commands.demo import demo
 from unrolled.commands.doctor import doctor
 from unrolled.commands.evaluate import evaluate
+from unrolled.commands.generate import generate
 from unrolled.commands.predict import predict
 from unrolled.commands.presets import presets
 from unrolled.commands.report import report
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, predict, evaluate, compare, score, doctor, show, report, study, presets, demo):
+for command in (train, predict, generate, evaluate, compare, score, doctor, show, report, study, presets, demo):
     app.command()(reporting(command))
 
 

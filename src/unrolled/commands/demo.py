@@ -49,7 +49,7 @@ def run_demo(folder: Path, config: Config, read_words: Callable[[], dict[str, li
     """
     from unrolled.commands.cmudict import write_split
     from unrolled.commands.train import finish, run_training
-    from unrolled.inference import load
+    from unrolled.inference import load_predictor
 
     seconds: dict[str, float] = {}
     with _timed("data", seconds):
@@ -58,7 +58,7 @@ def run_demo(folder: Path, config: Config, read_words: Callable[[], dict[str, li
     with _timed("training", seconds):
         finish(run_training(str(split.train), dev=split.dev, config=config, out=folder / "run", overwrite=True))
     with _timed("testing", seconds):
-        model = load(folder / "run")
+        model = load_predictor(folder / "run")
         report = model.evaluate(split.test)
     words = _chosen_words(report)
     with _timed("picture", seconds):

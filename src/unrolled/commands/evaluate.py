@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unrolled.commands.options import Engine, EngineOption, SourceOption, TargetOption, given_file
 from unrolled.commands.reporting import note
 from unrolled.commands.streams import Output
+from unrolled.errors import ConfigError
+
+if TYPE_CHECKING:
+    from unrolled.inference import Report, TextEvaluation
 
 
 def evaluate(
@@ -40,15 +45,32 @@ def evaluate(
 ) -> None:
     """Measure a run on TEST.tsv (or --source and --target): error rates with 95 % intervals, what goes wrong where.
 
-    A source that stands on several lines has several accepted answers. Models of subwords are measured by BLEU, too.
+    A source that stands on several lines has several accepted answers. Models of subwords are measured by BLEU, too. Of
+    a language model, on a text: perplexity, and bits per character.
     """
-    from unrolled.inference import load
+    from unrolled.inference import TextModel, load
 
     file = given_file(test, source, target)
+    model = load([run, *(members or [])], engine=engine.value)
+    if isinstance(model, TextModel):
+        _refuse({"--beam": beam, "--predictions": predictions, "--source": source, "--target": target, "--bleu": bleu})
+        assert not isinstance(file, tuple), "refused above"
+        _print(model.evaluate(file), as_json=as_json)
+        return
     with Output(predictions) as output:
-        report = load([run, *(members or [])], engine=engine.value).evaluate(file, beam=beam, tokenise=bleu)
+        report = model.evaluate(file, beam=beam, tokenise=bleu)
         if predictions is not None:
             output.write(list(report.predictions))
+    _print(report, as_json=as_json)
+
+
+def _refuse(given: Mapping[str, object]) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ConfigError(f"a language model predicts no answers to a test; leave out {', '.join(names)}")
+
+
+def _print(report: Report | TextEvaluation, *, as_json: bool) -> None:
     for message in report.notes:
         note(message)
     print(json.dumps(report.to_json(), ensure_ascii=False) if as_json else "\n".join(report.lines()))

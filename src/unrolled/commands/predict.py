@@ -44,17 +44,17 @@ def predict(
     Lines from a pipe are answered as soon as they arrive. A model with features reads them from the column after the
     source; lines of a test file may be given as they are.
     """
-    from unrolled.inference import load
+    from unrolled.inference import load_predictor
 
     if attention is not None:
         from unrolled import figures  # noqa: F401  # an absent library is told before any work is done
 
         attention.mkdir(parents=True, exist_ok=True)
-    model = load([run, *(members or [])], engine=engine.value)
+    model = load_predictor([run, *(members or [])], engine=engine.value)
     notes = model.notes()
     form = _json_line if as_json else _tsv_line if num_best else _text_line
     with Output(out) as output:
-        for block in _inputs(file, model.config.data):
+        for block in _inputs(file, model.codec.data):
             features = None if model.codec.source.features is None else block.features
             model.inspect(block.sources, features, notes=notes)
             answers = model.search(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unrolled.commands.options import Engine, EngineOption, SourceOption, TargetOption, given_file
 from unrolled.commands.reporting import note
+from unrolled.errors import ConfigError
+
+if TYPE_CHECKING:
+    from unrolled.inference import Predictor, TextModel
+    from unrolled.text import DataFile
 
 
 def score(
@@ -20,13 +25,36 @@ def score(
     target: TargetOption = None,
     engine: EngineOption = Engine.AUTO,
 ) -> None:
-    """Print ln P(target | source) of each pair in nats, end symbol included, as TSV: line log_prob source target."""
-    from unrolled.inference import load
-    from unrolled.text import read_pairs
+    """Print ln P(target | source) of each pair in nats, end symbol included, as TSV: line log_prob source target.
+
+    Of a language model: ln P of each line of a text, its end included, after all lines before it: line log_prob text.
+    """
+    from unrolled.inference import TextModel, load
 
     file = given_file(pairs, source, target)
     model = load(run, engine=engine.value)
-    given = read_pairs(file, model.config.data)
+    if isinstance(model, TextModel):
+        _score_text(model, file)
+    else:
+        _score_pairs(model, file)
+
+
+def _score_text(model: TextModel, file: DataFile) -> None:
+    from unrolled.text import read_lines
+
+    if isinstance(file, tuple):
+        raise ConfigError("a language model scores one file of text; leave out --source and --target")
+    lines = list(read_lines(file, encoding=model.codec.text.encoding))
+    for message in model.inspect(lines):
+        note(message)
+    for number, (log_prob, line) in enumerate(zip(model.score(lines), lines, strict=True), start=1):
+        print(f"{number}\t{log_prob:.6f}\t{line}")
+
+
+def _score_pairs(model: Predictor, file: DataFile) -> None:
+    from unrolled.text import read_pairs
+
+    given = read_pairs(file, model.codec.data)
     targets = given.targets or []
     notes = model.inspect(given.sources, given.features, lines=given.lines.tolist())
     for message in (*given.notes, *notes.messages()):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -150,14 +151,26 @@ def _settings(
 
 
 def _print_plan(files: DataFile, dev: DataFile | None, config: Config, start_from: Path | None) -> None:
-    from unrolled.runs import Run
     from unrolled.settings import to_toml
-    from unrolled.text import Codec, prepare
 
-    codec = Codec.from_json(Run.open(start_from).vocabulary()) if start_from else None
-    prepared = prepare(files, dev, config.data, seed=config.training.seed, codec=codec)
+    report = _report(files, dev, config, start_from)
     print(to_toml(config))
-    print("\n".join(prepared.report.lines()))
+    print("\n".join(report))
+
+
+def _report(files: DataFile, dev: DataFile | None, config: Config, start_from: Path | None) -> list[str]:
+    """What is in the data; ids of a text are stored for as long as it takes."""
+    from unrolled.config import Text
+    from unrolled.runs import Run
+    from unrolled.text import Codec, TextCodec, prepare, prepare_text
+
+    saved = Run.open(start_from).vocabulary() if start_from else None
+    if isinstance(config.data, Text):
+        text_codec = None if saved is None else TextCodec.from_json(saved)
+        with TemporaryDirectory() as folder:
+            return prepare_text(files, dev, config.data, folder=Path(folder), codec=text_codec).report.lines()
+    codec = None if saved is None else Codec.from_json(saved)
+    return prepare(files, dev, config.data, seed=config.training.seed, codec=codec).report.lines()
 
 
 def run_training(
@@ -201,7 +214,16 @@ def finish(outcome: Outcome) -> None:
     if outcome.exit_code:
         typer.echo(f"unrolled: interrupted at step {outcome.step}; go on with: {outcome.resume_command}", err=True)
         raise typer.Exit(outcome.exit_code)
-    print(f"the run is in {outcome.path}; use it with: unrolled predict {outcome.path} FILE")
+    print(f"the run is in {outcome.path}; use it with: unrolled {_use_of(outcome.path)}")
+
+
+def _use_of(path: Path | None) -> str:
+    from unrolled.config import Text
+    from unrolled.runs import Run
+
+    assert path is not None
+    is_text = isinstance(Run.open(path).config.data, Text)
+    return f"generate {path} --prompt TEXT" if is_text else f"predict {path} FILE"
 
 
 def _is_first_process() -> bool:

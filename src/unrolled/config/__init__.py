@@ -33,6 +33,7 @@ from unrolled.config.model import (
     Transformer,
     TransformerDecoder,
     TransformerEncoder,
+    carries_state,
     dilations,
     longest_sequence,
     longest_source,
@@ -92,6 +93,7 @@ __all__ = [
     "TransformerDecoder",
     "TransformerEncoder",
     "VectorTask",
+    "carries_state",
     "dilations",
     "longest_sequence",
     "longest_source",
@@ -264,7 +266,7 @@ class Decoding(Settings):
 class Config(Settings):
     """All settings of one run."""
 
-    data: Data = Data()
+    data: Annotated[Data | Text, Field(discriminator="type")] = Data()
     model: Model = Seq2Seq()
     training: Training = Training(max_epochs=50)
     decoding: Decoding = Decoding()
@@ -279,7 +281,7 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _shared_embeddings_have_one_vocabulary(self) -> Self:
-        if isinstance(self.model, Seq2Seq) and self.model.share_embeddings:
+        if isinstance(self.data, Data) and isinstance(self.model, Seq2Seq) and self.model.share_embeddings:
             if not self.data.shared_vocabulary:
                 raise ValueError("model.share_embeddings needs data.shared_vocabulary=true")
             if "features" in self.data.columns:
@@ -287,9 +289,34 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
+    def _data_fit(self) -> Self:
+        """A language model reads running text, and nothing else does."""
+        if isinstance(self.data, Text) != isinstance(self.model, LanguageModel):
+            raise ValueError(
+                f"data.type={self.data.type} does not go with model.type={self.model.type}: pairs go with seq2seq, and"
+                " text with language_model; start from a preset of that kind"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _context_fits(self) -> Self:
+        """All of a window has positions, and there is nothing to decode."""
+        if not isinstance(self.data, Text) or not isinstance(self.model, LanguageModel):
+            return self
+        limit = longest_sequence(self.model.decoder)
+        if limit is not None and limit < self.data.context:
+            raise ValueError(
+                f"model.decoder: positions=learned end at max_positions={limit}, below"
+                f" data.context={self.data.context}; raise the one or lower the other"
+            )
+        if self.training.dev_metric != "loss":
+            raise ValueError(f"training.dev_metric={self.training.dev_metric} needs pairs; text has dev_metric=loss")
+        return self
+
+    @model_validator(mode="after")
     def _lengths_fit(self) -> Self:
         """All that is trained on has positions: what is longer was dropped or cut, and reported."""
-        if not isinstance(self.model, Seq2Seq):
+        if not isinstance(self.model, Seq2Seq) or isinstance(self.data, Text):
             return self
         for model, data in (("encoder", "source"), ("decoder", "target")):
             limit, longest = longest_sequence(getattr(self.model, model)), getattr(self.data, data).max_length

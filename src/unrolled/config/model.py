@@ -28,6 +28,7 @@ __all__ = [
     "Transformer",
     "TransformerDecoder",
     "TransformerEncoder",
+    "carries_state",
     "dilations",
     "longest_sequence",
     "longest_source",
@@ -320,6 +321,11 @@ def memory_size(encoder: Encoder) -> int:
 def longest_sequence(side: Cells | Transformer | Convolution) -> int | None:
     """Most symbols that an encoder or a decoder can read, the end symbol included; none for any number."""
     return side.max_positions if isinstance(side, Transformer) and side.positions == "learned" else None
+
+
+def carries_state(decoder: LanguageDecoder) -> bool:
+    """Whether a language model reads any length of text by a state of one size; others read windows of it."""
+    return not isinstance(decoder, TransformerDecoder)
 
 
 def longest_source(model: Seq2Seq | LanguageModel | Frames) -> int | None:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unrolled import models
-from unrolled.config import Config
+from unrolled.config import Config, Data, Text
 from unrolled.diagnosis.batch import Batch
-from unrolled.errors import DataError
+from unrolled.errors import ConfigError, DataError
 from unrolled.parameters import Sizes, inventory
 from unrolled.runs import DataDigest, Run, check_tensors
 from unrolled.text import Codec, Examples, Pairs, collate, read_pairs
@@ -71,6 +71,8 @@ def open_material(path: str | Path, data: str | Path | None = None) -> Material:
         If `data` cannot be used.
     """
     run = Run.open(path)
+    if isinstance(run.config.data, Text):
+        raise ConfigError(f"{run.path} is a language model; so far the doctor looks at runs on pairs")
     codec = Codec.from_json(run.vocabulary())
     material = Material(run.config, codec, run.events())
     missing: dict[str, str] = {}
@@ -78,7 +80,7 @@ def open_material(path: str | Path, data: str | Path | None = None) -> Material:
     if model is None:
         missing["model"] = "no weights were saved yet"
     digest = run.data()
-    train, dev = _pairs(digest, run.config, data, missing)
+    train, dev = _pairs(digest, codec.data, data, missing, seed=run.config.training.seed)
     return replace(material, model=model, train=train, dev=dev, missing=missing)
 
 
@@ -97,17 +99,17 @@ def _model(run: Run, codec: Codec) -> nn.Module | None:
 
 
 def _pairs(
-    digest: DataDigest, config: Config, data: str | Path | None, missing: dict[str, str]
+    digest: DataDigest, settings: Data, data: str | Path | None, missing: dict[str, str], *, seed: int
 ) -> tuple[Pairs | None, Pairs | None]:
     if data is not None:
-        return read_pairs(data, config.data), None
-    if config.data.task is not None:
-        drawn = draw_pairs(config.data.task, np.arange(DRAWN), seed=config.training.seed)
-        return drawn, fixed_pairs(config.data.task, "dev")
+        return read_pairs(data, settings), None
+    if settings.task is not None:
+        drawn = draw_pairs(settings.task, np.arange(DRAWN), seed=seed)
+        return drawn, fixed_pairs(settings.task, "dev")
     train = dev = None
     try:
         digest.train.check()
-        train = read_pairs(digest.train.files, config.data)
+        train = read_pairs(digest.train.files, settings)
         is_held_out = np.isin(train.lines, digest.dev_lines)
         train, dev = train.take(np.flatnonzero(~is_held_out)), train.take(np.flatnonzero(is_held_out))
     except DataError as error:
@@ -115,7 +117,7 @@ def _pairs(
     if digest.dev is not None:
         try:
             digest.dev.check()
-            dev = read_pairs(digest.dev.files, config.data)
+            dev = read_pairs(digest.dev.files, settings)
         except DataError as error:
             dev, missing["dev"] = None, str(error)
     return train, dev if dev is not None and len(dev) else None

@@ -12,7 +12,7 @@ import torch
 
 from unrolled.diagnosis import Batch, Material, open_material, sample
 from unrolled.errors import CheckpointError, DataError
-from unrolled.inference import Prediction, Predictor, Report, load
+from unrolled.inference import Prediction, Predictor, Report, load_predictor
 from unrolled.text import PAD, Pairs, shift
 
 __all__ = ["View"]
@@ -49,7 +49,7 @@ class View:
     @cached_property
     def predictor(self) -> Predictor:
         """The run at work."""
-        return load(self.path)
+        return load_predictor(self.path)
 
     @property
     def model(self) -> Any:

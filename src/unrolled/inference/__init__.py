@@ -4,8 +4,9 @@ from unrolled.inference.comparison import Contest, compare
 from unrolled.inference.evaluation import AnswerKey, Report
 from unrolled.inference.exposure import ExposureGap
 from unrolled.inference.inputs import InputNotes
-from unrolled.inference.loading import load
+from unrolled.inference.loading import load, load_predictor, load_text_model
 from unrolled.inference.predictor import Prediction, Predictor
+from unrolled.inference.text_model import TextEvaluation, TextModel
 
 __all__ = [
     "AnswerKey",
@@ -15,6 +16,10 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Report",
+    "TextEvaluation",
+    "TextModel",
     "compare",
     "load",
+    "load_predictor",
+    "load_text_model",
 ]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unrolled.config import Data, Side
+from unrolled.config import Data, Side, Text
 from unrolled.errors import ConfigError
 from unrolled.inference.evaluation import AnswerKey, Report
-from unrolled.inference.loading import load
+from unrolled.inference.loading import load_predictor
 from unrolled.metrics import Comparison
 from unrolled.metrics import compare as compare_evaluations
 from unrolled.runs import Run
@@ -72,17 +72,24 @@ def compare(test: str | Path, systems: Sequence[str | Path]) -> Contest:
         raise ConfigError(f"compare: expected at least two runs or files of predictions, got {len(systems)}")
     paths = [Path(system) for system in systems]
     folders = [path for path in paths if path.is_dir()]
-    key = AnswerKey(test, Run.open(folders[0]).config.data if folders else guess_data(test))
+    key = AnswerKey(test, _data_of(folders[0]) if folders else guess_data(test))
     reports = [_report(path, key) for path in paths]
     differences = [compare_evaluations(reports[0].evaluation, other.evaluation) for other in reports[1:]]
     return Contest(tuple(reports), tuple(differences))
+
+
+def _data_of(path: Path) -> Data:
+    data = Run.open(path).config.data
+    if isinstance(data, Text):
+        raise ConfigError(f"compare grades answers to sources; {path} is a language model: use unrolled evaluate")
+    return data
 
 
 def _report(path: Path, key: AnswerKey) -> Report:
     if not path.is_dir():
         return key.grade(_read_predictions(path, key), name=str(path))
     asked = key.questions
-    return key.grade(load(path).predict(asked.sources, asked.features), name=str(path))
+    return key.grade(load_predictor(path).predict(asked.sources, asked.features), name=str(path))
 
 
 def _read_predictions(path: Path, key: AnswerKey) -> list[str]:

@@ -5,29 +5,35 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
-from unrolled.config import Frames
-from unrolled.decoding import Engine
+from unrolled.config import Frames, Text
 from unrolled.errors import ConfigError, MissingExtraError
 from unrolled.parameters import Sizes, inventory
 from unrolled.runs import Run
-from unrolled.text import Codec
+from unrolled.text import Codec, TextCodec
 
 if TYPE_CHECKING:
     from unrolled.models.device import DeviceName
+    from unrolled.models.engine import TorchEngine
+    from unrolled.reference.engine import NumpyEngine
 
-__all__ = ["EngineName", "open_engine"]
+__all__ = ["AnyCodec", "EngineName", "codec_of", "open_engine", "sizes_of"]
+
+AnyCodec = Codec | TextCodec
+"""The text side of a model, of pairs or of running text."""
 
 EngineName = Literal["auto", "torch", "numpy"]
 
 
-def open_engine(run: Run, codec: Codec, *, engine: EngineName = "auto", device: DeviceName = "auto") -> Engine:
+def open_engine(
+    run: Run, codec: AnyCodec, *, engine: EngineName = "auto", device: DeviceName = "auto"
+) -> TorchEngine | NumpyEngine:
     """Build a run's model from its stored weights.
 
     Parameters
     ----------
     run : Run
         An opened run folder.
-    codec : Codec
+    codec : Codec or TextCodec
         Its vocabulary, which decides the sizes of the weights.
     engine : {"auto", "torch", "numpy"}
         `auto` takes PyTorch where it is installed, else NumPy.
@@ -50,7 +56,7 @@ def open_engine(run: Run, codec: Codec, *, engine: EngineName = "auto", device: 
     name = choose_engine(engine)
     if name == "numpy" and device not in ("auto", "cpu"):
         raise ConfigError(f"device: the numpy engine computes on the CPU only, got {device}")
-    sizes = Sizes(len(codec.source), codec.source.num_features, len(codec.target))
+    sizes = sizes_of(codec)
     parameters = inventory(run.config.model, sizes)
     weights = run.weights({parameter.name: parameter.shape for parameter in parameters})
     if name == "torch":
@@ -66,6 +72,19 @@ def open_engine(run: Run, codec: Codec, *, engine: EngineName = "auto", device: 
     numpy_model = reference.build(run.config.model, sizes, weights)
     assert not isinstance(numpy_model, reference.Frames), "refused above"
     return NumpyEngine(numpy_model, vocabulary_size=sizes.target)
+
+
+def codec_of(run: Run) -> AnyCodec:
+    """The vocabulary of a run, with its settings of text."""
+    kind = TextCodec if isinstance(run.config.data, Text) else Codec
+    return kind.from_json(run.vocabulary())
+
+
+def sizes_of(codec: AnyCodec) -> Sizes:
+    """Sizes of a model's vocabularies."""
+    if isinstance(codec, TextCodec):
+        return Sizes(source=0, features=0, target=len(codec.vocabulary))
+    return Sizes(source=len(codec.source), features=codec.source.num_features, target=len(codec.target))
 
 
 def choose_engine(engine: EngineName) -> Literal["torch", "numpy"]:

@@ -226,7 +226,7 @@ def evaluate(
     DataError
         If the file cannot be used.
     """
-    key = AnswerKey(test, model.config.data)
+    key = AnswerKey(test, model.codec.data)
     asked = key.questions
     start = time.perf_counter()
     answers = model.predict(asked.sources, asked.features, beam=beam)

@@ -1,4 +1,4 @@
-"""Run folders to predictors."""
+"""Run folders to models that are ready to use."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unrolled.config import longest_sequence, longest_source
-from unrolled.decoding import Ensemble
+from unrolled.config import Text, longest_sequence, longest_source
+from unrolled.decoding import Context, Ensemble
 from unrolled.errors import ConfigError, VocabularyError
 from unrolled.inference.engines import EngineName, open_engine
 from unrolled.inference.predictor import Predictor
+from unrolled.inference.text_model import TextModel
 from unrolled.runs import Run
-from unrolled.text import Codec
+from unrolled.text import Codec, TextCodec
 
 if TYPE_CHECKING:
     from unrolled.models.device import DeviceName
 
-__all__ = ["load"]
+__all__ = ["load", "load_predictor", "load_text_model"]
 
 
 def load(
     path: str | Path | Sequence[str | Path], *, engine: EngineName = "auto", device: DeviceName = "auto"
-) -> Predictor:
-    """Open a trained run, or several as one ensemble, for prediction.
+) -> Predictor | TextModel:
+    """Open a trained run, or several as one ensemble.
 
     An ensemble predicts from the mean of its members' distributions; settings of the search are those of the first.
 
@@ -36,28 +37,88 @@ def load(
     device : {"auto", "cpu", "cuda", "mps"}
         Where PyTorch computes.
 
+    Returns
+    -------
+    Predictor or TextModel
+        The latter of a language model.
+
     Raises
     ------
     CheckpointError
         If a folder is not a complete, undamaged run.
+    ConfigError
+        If an ensemble has a language model in it.
     VocabularyError
         If members of an ensemble read or write text differently.
     MissingExtraError
         If PyTorch is asked for and not installed.
     """
-    paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
+    runs = _opened(path)
+    if any(isinstance(run.config.data, Text) for run in runs):
+        return _text_model(runs, engine, device)
+    return _predictor(runs, engine, device)
+
+
+def load_predictor(
+    path: str | Path | Sequence[str | Path], *, engine: EngineName = "auto", device: DeviceName = "auto"
+) -> Predictor:
+    """As `load`, for runs on pairs alone.
+
+    Raises
+    ------
+    ConfigError
+        If there is a language model among them.
+    """
+    runs = _opened(path)
+    for run in runs:
+        if isinstance(run.config.data, Text):
+            raise ConfigError(
+                f"{run.path} is a language model: it goes on from a text and has no source to answer; use: unrolled"
+                f" generate {run.path} --prompt TEXT"
+            )
+    return _predictor(runs, engine, device)
+
+
+def load_text_model(path: str | Path, *, engine: EngineName = "auto", device: DeviceName = "auto") -> TextModel:
+    """As `load`, for language models alone.
+
+    Raises
+    ------
+    ConfigError
+        If the run is on pairs.
+    """
+    (run,) = _opened(path)
+    if not isinstance(run.config.data, Text):
+        raise ConfigError(f"{run.path} is no language model: it answers sources; use: unrolled predict {run.path} FILE")
+    return _text_model([run], engine, device)
+
+
+def _opened(path: str | Path | Sequence[str | Path]) -> list[Run]:
+    paths = [path] if isinstance(path, str | Path) else list(path)
     if not paths:
         raise ConfigError("load: expected at least one run folder, got none")
-    runs = [Run.open(one) for one in paths]
+    return [Run.open(one) for one in paths]
+
+
+def _text_model(runs: Sequence[Run], engine: EngineName, device: DeviceName) -> TextModel:
+    if len(runs) > 1:
+        names = ", ".join(str(run.path) for run in runs)
+        raise ConfigError(f"an ensemble is made of runs on pairs, got a language model among {names}")
+    codec = TextCodec.from_json(runs[0].vocabulary())
+    opened = open_engine(runs[0], codec, engine=engine, device=device)
+    return TextModel(opened, codec, Context.of(runs[0].config), name=str(runs[0].path))
+
+
+def _predictor(runs: Sequence[Run], engine: EngineName, device: DeviceName) -> Predictor:
     codecs = [Codec.from_json(run.vocabulary()) for run in runs]
-    for member, codec in zip(paths, codecs, strict=True):
-        _check_same_text(codecs[0], codec, paths[0], member)
+    for run, codec in zip(runs, codecs, strict=True):
+        _check_same_text(codecs[0], codec, runs[0].path, run.path)
     engines = [open_engine(run, codec, engine=engine, device=device) for run, codec in zip(runs, codecs, strict=True)]
     return Predictor(
         engines[0] if len(engines) == 1 else Ensemble(engines),
         codecs[0],
         runs[0].config,
-        name=" + ".join(map(str, paths)),
+        name=" + ".join(str(run.path) for run in runs),
         data=runs[0].data(),
         source_limit=_least(longest_source(run.config.model) for run in runs),
         target_limit=_least(longest_sequence(run.config.model.decoder) for run in runs),

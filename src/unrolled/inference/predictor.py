@@ -245,7 +245,7 @@ class Predictor:
     def notes(self) -> InputNotes:
         """Start a collection for an input that is inspected in parts."""
         trained = None if self.data is None else self.data.longest_source
-        return InputNotes(self.codec, longest=trained or self.config.data.source.max_length, limit=self.source_limit)
+        return InputNotes(self.codec, longest=trained or self.codec.data.source.max_length, limit=self.source_limit)
 
     def encode(self, sources: Sequence[str], features: Features | None = None) -> Ragged:
         """Ids of the sources, checked.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["DecoderOutput", "Encoded", "Memory", "SequenceModel", "State", "detached", "selected"]
+__all__ = ["DecoderOutput", "Encoded", "Memory", "SequenceModel", "State", "detached", "leaves", "refilled", "selected"]
 
 Tree = TypeVar("Tree")
 
@@ -25,13 +25,26 @@ def detached(tree: Tree) -> Tree:
     return cut
 
 
-def _mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def leaves(tree: Any) -> list[Tensor]:
+    """The tensors of a (nested) tuple, in order."""
+    found: list[Tensor] = []
+    _mapped(tree, found.append)
+    return found
+
+
+def refilled(tree: Tree, tensors: Iterator[Tensor]) -> Tree:
+    """A tuple built like this one of other tensors, taken in the order of `leaves`."""
+    built: Tree = _mapped(tree, lambda _: next(tensors))
+    return built
+
+
+def _mapped(tree: Any, function: Callable[[Tensor], Any]) -> Any:
     if tree is None:
         return None
     if isinstance(tree, Tensor):
         return function(tree)
-    leaves = [_mapped(leaf, function) for leaf in tree]
-    return type(tree)(*leaves) if hasattr(tree, "_fields") else tuple(leaves)
+    parts = [_mapped(leaf, function) for leaf in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
 class State(Protocol):

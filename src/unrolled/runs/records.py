@@ -18,11 +18,11 @@ class FileDigest:
     """A data file, or two parallel ones, as they were when training started."""
 
     path: str
-    """Absolute path, or the name of a task, whose examples follow from the settings."""
+    """Absolute path, perhaps of a folder of texts, or the name of a task, whose examples follow from the settings."""
     sha256: str
     """Of the bytes on the disk; a compressed file is not unpacked for it. Of two parallel files both, after a space."""
     num_pairs: int
-    """Pairs taken from it."""
+    """Pairs taken from it, or symbols of text."""
     target_path: str | None = None
     """Of two parallel files the second."""
 
@@ -32,7 +32,7 @@ class FileDigest:
         return self.path if self.target_path is None else (self.path, self.target_path)
 
     def check(self, path: str | Path | tuple[str | Path, str | Path] | None = None) -> None:
-        """Check that the file, or another one given in its place, is what it was; a task always is.
+        """Check that the file, or another one given in its place, is what it was; a task always is, a folder exists.
 
         Raises
         ------
@@ -54,9 +54,13 @@ class FileDigest:
 
 
 def _check_file(path: Path, sha256: str) -> None:
-    if not path.is_file():
+    if not path.exists():
         raise DataError("the run was trained on this file, which is gone; put it back to resume", file=path)
-    found = digest_file(path)
+    if path.is_file():
+        _compare(digest_file(path), sha256, path)
+
+
+def _compare(found: str, sha256: str, path: str | Path) -> None:
     if found != sha256:
         raise DataError(
             f"changed since the run started: expected SHA-256 {sha256[:12]}…, got {found[:12]}…; restore it to"
@@ -76,6 +80,18 @@ class DataDigest:
     """Lines of the training file that were held out, counted from 1."""
     longest_source: int | None = None
     """Symbols of the longest source that was trained on, end symbol included; prediction points out longer ones."""
+
+    def compare(self, other: DataDigest) -> None:
+        """Check that what was read now is what was read then.
+
+        Raises
+        ------
+        DataError
+            If a file has other bytes, or a folder other files.
+        """
+        for ours, theirs in ((self.train, other.train), (self.dev, other.dev)):
+            if ours is not None and theirs is not None:
+                _compare(theirs.sha256, ours.sha256, theirs.path)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

@@ -18,8 +18,8 @@ from unrolled.text.report import DataReport
 from unrolled.text.sources import hold_out, seen_sources, source_keys
 from unrolled.text.streams import Streams, TextBatch, Windows
 from unrolled.text.text_codec import TextCodec
-from unrolled.text.text_preparation import PreparedText, StoredFile, prepare_text
-from unrolled.text.text_report import TextReport
+from unrolled.text.text_preparation import PreparedText, prepare_text
+from unrolled.text.text_report import TextReport, TextTally
 from unrolled.text.token_store import Tokens
 from unrolled.text.unknown import UnknownSymbols
 from unrolled.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -39,11 +39,11 @@ __all__ = [
     "Prepared",
     "PreparedText",
     "Ragged",
-    "StoredFile",
     "Streams",
     "TextBatch",
     "TextCodec",
     "TextReport",
+    "TextTally",
     "Tokens",
     "UnknownSymbols",
     "Vocabulary",

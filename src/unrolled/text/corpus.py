@@ -56,9 +56,10 @@ class Corpus:
         self.files = list_files(paths)
         self._text = text
 
-    def digests(self) -> list[str]:
-        """SHA-256 of each file's bytes as they lie on the disk."""
-        return [_digest(path) for path in self.files]
+    def sha256(self) -> str:
+        """SHA-256 of a file's bytes as they lie on the disk; of several files, of their SHA-256 in order."""
+        digests = [_digest(path) for path in self.files]
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
         """The text between two character positions, in blocks that end with a document, a line, or else a word.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,12 @@ class TextBatch:
     def num_tokens(self) -> int:
         """Symbols that are read."""
         return self.inputs.size
+
+    def part(self, rank: int, size: int) -> Self:
+        """The rows of one of several processes, every `size`-th from `rank` on; there may be none."""
+        mine = slice(rank, None, size)
+        reset = None if self.reset is None else self.reset[mine]
+        return replace(self, inputs=self.inputs[mine], labels=self.labels[mine], reset=reset, rows=self.rows[mine])
 
 
 def text_batch(tokens: Tokens, starts: IntArray, length: int, *, is_continued: bool = False) -> TextBatch:

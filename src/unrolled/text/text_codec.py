@@ -67,6 +67,10 @@ class TextCodec:
             return np.array([BOS], dtype=np.int32)
         return self.encode("\n") if "\n" in self.vocabulary.ids or self.text.units == "byte" else _NOTHING
 
+    def begun(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        """A whole text as it is scored: after what `start` says, so that its first symbol is predicted too."""
+        return tokens if self.text.document_end is not None else np.append(self.start, tokens)
+
     def documents(self, block: str) -> list[str]:
         """The documents of a block that ends with one; the whole block where none are marked."""
         if self.text.units == "word" and not self.text.line_ends:

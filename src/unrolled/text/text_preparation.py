@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from unrolled.config import Text
 from unrolled.errors import ConfigError, DataError
 from unrolled.text.corpus import Corpus, Paths
 from unrolled.text.text_codec import TextCodec
-from unrolled.text.text_report import PartReport, TextReport
+from unrolled.text.text_report import TextReport, TextTally
 from unrolled.text.token_store import Tokens, Writer, store_key, stored
-from unrolled.text.unknown import UnknownSymbols
-from unrolled.text.vocabulary import UNK
 from unrolled.text.wording import counted
 
-__all__ = ["PreparedText", "StoredFile", "prepare_text"]
+__all__ = ["PreparedText", "prepare_text"]
 
 FEW_SYMBOLS = 10_000
 LEAST_SYMBOLS = 2  # one to read, one to predict
 LEAST_HELD_OUT = 10  # characters: fewer choose nothing
 NOT_IN_THE_TOKENS = ("context",)  # settings that the stored ids do not depend on
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """A file of a corpus, and the SHA-256 of its bytes."""
-
-    path: str
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -46,16 +33,16 @@ class PreparedText:
     train, valid : id arrays (N,)
         Mapped from the store; `valid` is None if there is nothing to hold out.
     report : TextReport
-    train_files, valid_files : tuple of StoredFile
-        The latter is empty where the valid text was held out of the training text.
+    train_sha256, valid_sha256 : str
+        Of the files; the latter is empty where the valid text was held out of the training text.
     """
 
     codec: TextCodec
     train: Tokens
     valid: Tokens | None
     report: TextReport
-    train_files: tuple[StoredFile, ...]
-    valid_files: tuple[StoredFile, ...]
+    train_sha256: str
+    valid_sha256: str
 
 
 def prepare_text(
@@ -87,7 +74,7 @@ def prepare_text(
         _check_same_text(codec.text, text)
     train = Corpus(train_paths, text)
     valid = None if valid_paths is None else Corpus(valid_paths, text)
-    digests = train.digests(), [] if valid is None else valid.digests()
+    digests = train.sha256(), "" if valid is None else valid.sha256()
     key = store_key(
         {
             "files": digests,
@@ -107,14 +94,9 @@ def prepare_text(
         train=arrays["train"],
         valid=arrays["valid"] if arrays["valid"].size else None,
         report=TextReport.from_json(facts["report"]).with_notes(_size_notes(arrays, text)),
-        train_files=_files(train, digests[0]),
-        valid_files=() if valid is None else _files(valid, digests[1]),
+        train_sha256=digests[0],
+        valid_sha256=digests[1],
     )
-
-
-def _files(corpus: Corpus, digests: Iterable[str]) -> tuple[StoredFile, ...]:
-    paths = (str(path.resolve()) for path in corpus.files)
-    return tuple(StoredFile(path, digest) for path, digest in zip(paths, digests, strict=True))
 
 
 def _check_same_text(saved: Text, text: Text) -> None:
@@ -147,10 +129,10 @@ def _make(writer: Writer, train: Corpus, valid: Corpus | None, text: Text, codec
     used = TextCodec.fit(text, parts["train"].blocks()) if codec is None else codec
     reports, notes = {}, [*train.notes(), *([] if valid is None else valid.notes())]
     for name, part in parts.items():
-        counter = _Counter(used)
-        writer.write(name, map(counter.encode, part.blocks()), vocabulary_size=len(used.vocabulary))
-        reports[name] = counter.report(part)
-        summary = counter.unknown.summary(cause="not in the vocabulary")
+        tally = TextTally(used)
+        writer.write(name, map(tally.encode, part.blocks()), vocabulary_size=len(used.vocabulary))
+        reports[name] = tally.report(part.corpus.files)
+        summary = tally.unknown.summary(cause="not in the vocabulary")
         notes += [f"{name}: {summary}"] if summary and (name == "valid" or codec is not None) else []
     report = TextReport(text.units, len(used.vocabulary.symbols), reports["train"], reports["valid"], tuple(notes))
     return {"codec": used.to_json(), "report": asdict(report)}
@@ -183,44 +165,3 @@ def _size(corpus: Corpus) -> int:
     if not size:
         raise DataError("is empty; expected running text", file=corpus.files[0])
     return size
-
-
-class _Counter:
-    """Encodes the blocks of a part, and counts what goes by."""
-
-    def __init__(self, codec: TextCodec) -> None:
-        self.codec = codec
-        self.unknown = UnknownSymbols.of_text(codec)
-        self.num_characters = self.num_symbols = 0
-        self.line, self.begun = 1, 0  # the present line, and its characters so far
-        self.longest, self.longest_line = 0, 1
-
-    def encode(self, block: str) -> NDArray[np.int32]:
-        lines = block.split("\n")
-        rows = self.codec.symbols(self.codec.documents(block))
-        if (rows.values == UNK).any():
-            for place, line in enumerate(lines):
-                self.unknown.add(line, line=self.line + place)
-        self._count_lines([len(line) for line in lines])
-        self.num_characters += len(block)
-        ids = self.codec.framed(rows).values
-        self.num_symbols += ids.size
-        return ids
-
-    def _count_lines(self, lengths: list[int]) -> None:
-        lengths[0] += self.begun
-        most = max(lengths)
-        if most > self.longest:
-            self.longest, self.longest_line = most, self.line + lengths.index(most)
-        self.begun, self.line = lengths[-1], self.line + len(lengths) - 1
-
-    def report(self, part: _Part) -> PartReport:
-        return PartReport(
-            files=tuple(path.name for path in part.corpus.files),
-            num_characters=self.num_characters,
-            num_lines=self.line - (self.begun == 0),
-            num_symbols=self.num_symbols,
-            num_unknown=sum(self.unknown.counts.values()),
-            longest=self.longest,
-            longest_line=self.longest_line,
-        )

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from unrolled.text.text_codec import TextCodec
+from unrolled.text.unknown import UnknownSymbols
+from unrolled.text.vocabulary import UNK
 from unrolled.text.wording import counted
 
-__all__ = ["PartReport", "TextReport"]
+__all__ = ["PartReport", "TextReport", "TextTally"]
 
 
 @dataclass(frozen=True)
@@ -78,3 +85,51 @@ def _described(part: PartReport) -> str:
     unknown = f", {share:.2g} % unknown" if part.num_unknown else ""
     sizes = f"{part.num_symbols:,} symbols, {part.num_characters:,} characters, {part.num_lines:,} lines"
     return f"{sizes}{unknown} ({files})"
+
+
+class TextTally:
+    """Encodes a text block by block, and counts what goes by.
+
+    Parameters
+    ----------
+    codec : TextCodec
+    """
+
+    def __init__(self, codec: TextCodec) -> None:
+        self.codec = codec
+        self.unknown = UnknownSymbols.of_text(codec)
+        self.num_characters = self.num_symbols = 0
+        self.line, self.begun = 1, 0  # the present line, and its characters so far
+        self.longest, self.longest_line = 0, 1
+
+    def encode(self, block: str) -> NDArray[np.int32]:
+        """Ids of a block in normal form that ends with a document."""
+        lines = block.split("\n")
+        rows = self.codec.symbols(self.codec.documents(block))
+        if (rows.values == UNK).any():
+            for place, line in enumerate(lines):
+                self.unknown.add(line, line=self.line + place)
+        self._count_lines([len(line) for line in lines])
+        self.num_characters += len(block)
+        ids = self.codec.framed(rows).values
+        self.num_symbols += ids.size
+        return ids
+
+    def _count_lines(self, lengths: list[int]) -> None:
+        lengths[0] += self.begun
+        most = max(lengths)
+        if most > self.longest:
+            self.longest, self.longest_line = most, self.line + lengths.index(most)
+        self.begun, self.line = lengths[-1], self.line + len(lengths) - 1
+
+    def report(self, files: Iterable[Path]) -> PartReport:
+        """What went by so far."""
+        return PartReport(
+            files=tuple(path.name for path in files),
+            num_characters=self.num_characters,
+            num_lines=self.line - (self.begun == 0),
+            num_symbols=self.num_symbols,
+            num_unknown=sum(self.unknown.counts.values()),
+            longest=self.longest,
+            longest_line=self.longest_line,
+        )

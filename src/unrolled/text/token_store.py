@@ -42,6 +42,7 @@ def stored(folder: Path, make: Callable[[Writer], Mapping[str, Any]]) -> tuple[d
         Writes the arrays and returns the facts, as plain JSON data.
     """
     if not _is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)  # what is left of a damaged one
         _make(folder, make)
     content = _content(folder)
     arrays = {name: _mapped(folder / f"{name}.bin", *array) for name, array in content["arrays"].items()}
@@ -102,7 +103,6 @@ def _make(folder: Path, make: Callable[[Writer], Mapping[str, Any]]) -> None:
         facts = make(writer)
         content = json.dumps({"arrays": writer.arrays, "facts": facts}, ensure_ascii=False)
         (temporary / FACTS).write_text(content, encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)  # what is left of a damaged one
         with suppress(OSError):  # another process was first: its store is the same
             temporary.rename(folder)
     finally:

@@ -8,40 +8,32 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from unrolled import models, parameters, presets
-from unrolled.config import Config, Training, longest_sequence
+from unrolled.config import Config, Text
 from unrolled.errors import ConfigError
+from unrolled.inference.engines import AnyCodec, codec_of, sizes_of
 from unrolled.models.device import DeviceName, choose_device
-from unrolled.parameters import Parameter, Sizes
-from unrolled.runs import DataDigest, Environment, FileDigest, Run, check_free
+from unrolled.parameters import Parameter
+from unrolled.runs import Environment, Run, check_free
 from unrolled.settings import resolve
-from unrolled.text import Codec, DataFile, Prepared, collate, prepare
+from unrolled.text import DataFile
 from unrolled.text.tasks import is_task, task_type
 from unrolled.training.checkpoints import Checkpoints
-from unrolled.training.endless import EndlessPairs
 from unrolled.training.environment import current_environment, differences
-from unrolled.training.epochs import Epochs, Steps
-from unrolled.training.evaluation import DevSet
 from unrolled.training.events import DataPrepared, Event, Listener, Warned
 from unrolled.training.listeners import JsonLinesLog, TensorBoard
 from unrolled.training.loop import Trainer
+from unrolled.training.material import TOKENS, Material, gather
 from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode
-from unrolled.training.objective import PairObjective
 from unrolled.training.outcome import Outcome
 from unrolled.training.processes import Processes, connected
-from unrolled.training.watch import Watch, source_effect
 
 __all__ = ["train"]
 
 FilePath = str | Path
-
-WATCHED = 64
-"""Examples whose sources are exchanged to see whether they matter."""
 
 
 def train(
@@ -171,23 +163,22 @@ def _begin(
     start = _Start.fresh(config or Config()) if start_from is None else _Start.of_run(Run.open(start_from), config)
     if isinstance(train_path, tuple):
         start = start.of_parallel_files()
-    prepared = _prepared(train_path, dev, start.config, start.codec, here)
-
+    material = _gathered(train_path, dev, start.config, Path(out), start.codec, here)
     mode = here.matrix_mode()
 
     def create() -> Run:
         return Run.create(
             out,
             config=start.config,
-            vocabulary=prepared.codec.to_json(),
-            data=_digest(prepared),
+            vocabulary=material.codec.to_json(),
+            data=material.digest,
             environment=here.environment(mode),
             overwrite=overwrite,
         )
 
     run = here.first(create, then=lambda: Run.open(out))
     with matrix_mode(mode):
-        return _fit(run, prepared, start.weights(prepared.codec), here, is_resumed=False)
+        return _fit(run, material, start.weights(material.codec), here, is_resumed=False)
 
 
 def _resume(run: Run, train_path: DataFile | None, dev: DataFile | None, here: _Here) -> Outcome:
@@ -197,9 +188,10 @@ def _resume(run: Run, train_path: DataFile | None, dev: DataFile | None, here: _
         data.dev.check(dev)
     elif dev is not None:
         raise ConfigError(f"{run.path} was started without a dev file; leave {dev} out to resume it")
-    codec = Codec.from_json(run.vocabulary())
+    codec = codec_of(run)
     dev = dev or (None if data.dev is None else data.dev.files)
-    prepared = _prepared(train_path or data.train.files, dev, run.config, codec, here)
+    material = _gathered(train_path or data.train.files, dev, run.config, run.path, codec, here)
+    data.compare(material.digest)
     mode: MatrixMode = "onednn" if before.matrix_mode == "onednn" else "default"
     now = here.environment(mode)
     changes = differences(before, now)
@@ -210,29 +202,20 @@ def _resume(run: Run, train_path: DataFile | None, dev: DataFile | None, here: _
     inventory = _inventory(run.config, codec)
     weights = parameters.initialise(inventory, run.config.training.seed)
     with matrix_mode(mode):
-        return _fit(run, prepared, weights, here, is_resumed=bool(run.states.steps()))
+        return _fit(run, material, weights, here, is_resumed=bool(run.states.steps()))
 
 
 def _fit(
     run: Run,
-    prepared: Prepared,
+    material: Material,
     weights: Mapping[str, NDArray[Any]],
     here: _Here,
     *,
     is_resumed: bool,
 ) -> Outcome:
-    model = models.build(run.config.model, _sizes(prepared.codec), weights).to(here.device)
+    model = models.build(run.config.model, sizes_of(material.codec), weights).to(here.device)
     settings = run.config.training
-    dev = None
-    if prepared.dev is not None:
-        dev = DevSet(
-            prepared.dev,
-            settings,
-            vocabulary_size=len(prepared.codec.target),
-            device=here.device,
-            max_length=longest_sequence(run.config.model.decoder),
-        )
-    watch = [_watch(model, prepared, settings, here.device)] if settings.watch else []
+    watch = [material.watch(model, here.device)] if settings.watch else []
     with ExitStack() as stack:
         logs: list[Listener] = []
         if here.processes.is_main:
@@ -241,11 +224,11 @@ def _fit(
             logs.append(stack.enter_context(TensorBoard(run.path / "tensorboard")))
         trainer = Trainer(
             model,
-            _steps(run.config, prepared),
-            PairObjective(settings, device=here.device),
+            material.steps,
+            material.objective(here.device),
             settings,
-            dev=dev,
-            lines=None if run.config.data.task is not None else prepared.train_pairs.lines,
+            dev=material.dev(here.device),
+            lines=material.lines,
             checkpoints=Checkpoints(run),
             listeners=[*logs, *here.listeners, *watch],
             device=here.device,
@@ -254,27 +237,12 @@ def _fit(
         return trainer.fit(resume=is_resumed)
 
 
-def _steps(config: Config, prepared: Prepared) -> Steps:
-    if config.data.task is not None:
-        return EndlessPairs(config.data.task, prepared.codec, config.training, first=prepared.train)
-    return Epochs(prepared.train, config.training)
-
-
-def _watch(model: nn.Module, prepared: Prepared, settings: Training, device: torch.device) -> Watch:
-    rows = np.arange(min(WATCHED, len(prepared.train)))
-    return Watch(
-        num_symbols=len(prepared.codec.target),
-        warmup_steps=settings.schedule.warmup_steps,
-        effect=lambda: source_effect(model, collate(prepared.train, rows), device=device),
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class _Start:
     """What a new run starts from."""
 
     config: Config
-    codec: Codec | None
+    codec: AnyCodec | None
     stored: Mapping[str, NDArray[Any]] | None
 
     @classmethod
@@ -288,44 +256,30 @@ class _Start:
             raise ConfigError(
                 f"the model of {run.path} has other settings than config.model; start from it with its own"
             )
-        codec = Codec.from_json(run.vocabulary())
+        codec = codec_of(run)
         shapes = {parameter.name: parameter.shape for parameter in _inventory(run.config, codec)}
         return cls(config or run.config, codec, run.weights(shapes))
 
     def of_parallel_files(self) -> _Start:
         """The same, but for how lines are read."""
+        if isinstance(self.config.data, Text):
+            return self  # refused where the files are read
         data = self.config.data.model_copy(update={"format": "parallel"})
         return dataclasses.replace(self, config=self.config.model_copy(update={"data": data}))
 
-    def weights(self, codec: Codec) -> Mapping[str, NDArray[Any]]:
+    def weights(self, codec: AnyCodec) -> Mapping[str, NDArray[Any]]:
         if self.stored is not None:
             return self.stored
         return parameters.initialise(_inventory(self.config, codec), self.config.training.seed)
 
 
-def _sizes(codec: Codec) -> Sizes:
-    return Sizes(source=len(codec.source), features=codec.source.num_features, target=len(codec.target))
+def _inventory(config: Config, codec: AnyCodec) -> tuple[Parameter, ...]:
+    return parameters.inventory(config.model, sizes_of(codec))
 
 
-def _inventory(config: Config, codec: Codec) -> tuple[Parameter, ...]:
-    return parameters.inventory(config.model, _sizes(codec))
-
-
-def _prepared(train_path: DataFile, dev: DataFile | None, config: Config, codec: Codec | None, here: _Here) -> Prepared:
-    prepared = prepare(train_path, dev, config.data, seed=config.training.seed, codec=codec)
-    here.tell(DataPrepared(0, lines=tuple(prepared.report.lines())))
-    return prepared
-
-
-def _digest(prepared: Prepared) -> DataDigest:
-    def of_file(values: Mapping[str, Any]) -> FileDigest:
-        path, *target = (file if is_task(file) else str(Path(file).resolve()) for file in values["files"])
-        return FileDigest(path, values["sha256"], values["num_pairs"], *target)
-
-    digest = prepared.digest
-    return DataDigest(
-        train=of_file(digest["train"]),
-        dev=None if digest["dev"] is None else of_file(digest["dev"]),
-        dev_lines=tuple(digest["dev_lines"] or ()),
-        longest_source=min(prepared.report.train.source.longest, prepared.report.train.source.limit),
-    )
+def _gathered(
+    train_path: DataFile, dev: DataFile | None, config: Config, out: Path, codec: AnyCodec | None, here: _Here
+) -> Material:
+    material = gather(train_path, dev, config, folder=out.parent / TOKENS, codec=codec)
+    here.tell(DataPrepared(0, lines=material.report))
+    return material
