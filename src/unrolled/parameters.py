@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from unrolled import config
 from unrolled.config import memory_size
-from unrolled.errors import ShapeError
+from unrolled.errors import ConfigError, ShapeError
 
 __all__ = [
     "Constant",
@@ -256,6 +256,11 @@ def _convolution_encoder(settings: config.ConvolutionEncoder, sizes: Sizes) -> I
 
 def _transformer_encoder(settings: config.TransformerEncoder, sizes: Sizes) -> Iterator[Parameter]:
     D = settings.d_model
+    if settings.window is not None and sizes.features:
+        raise ConfigError(
+            "model.encoder.window leaves out what stands far away, but features have no position; set"
+            " model.encoder.window=none or leave out the features column"
+        )
     yield from _embedding("encoder", settings, sizes.source, std=1.0)
     if sizes.features:
         yield Parameter("encoder.feature_type", (D,), Normal(1.0))

@@ -72,6 +72,7 @@ DECODERS = {
     "rotary": config.TransformerDecoder(
         d_model=12, d_ff=11, num_layers=2, num_heads=3, positions="rotary", dropout=0.3
     ),
+    "window": config.TransformerDecoder(d_model=12, d_ff=11, num_layers=2, num_heads=3, window=3, dropout=0.3),
     "convolution": config.ConvolutionDecoder(channels=10, kernel_size=2, num_layers=3, dropout=0.3),
 }
 
@@ -80,6 +81,8 @@ PARTNERS = {"bigru2", "rotary", "convolution", "gru_scaled", "lstm_bahdanau", "g
 
 
 def fits(encoder: str, decoder: str) -> bool:
+    if decoder == "window" and encoder not in ("bigru2", "rotary"):
+        return False
     if "convolution" in (encoder, decoder) and not {encoder, decoder} <= PARTNERS:
         return False
     settings = DECODERS[decoder]
@@ -104,6 +107,7 @@ LANGUAGE_DECODERS = {
         activation="gelu",
         tie_embeddings=True,
     ),
+    "window": config.TransformerDecoder(d_model=12, d_ff=11, num_layers=2, num_heads=3, positions="rotary", window=4),
     "convolution_tied": config.ConvolutionDecoder(channels=10, num_layers=2, tie_embeddings=True),
 }
 

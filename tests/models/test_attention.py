@@ -20,7 +20,7 @@ from unrolled.models.attention import (
 )
 from unrolled.models.dropout import dropout
 from unrolled.models.positions import rotated, sinusoids
-from unrolled.models.transformer import _allowed
+from unrolled.models.sight import causal_mask
 
 HALF = {torch.float64: 1e-6, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}
 
@@ -133,16 +133,16 @@ def test_short_and_long_sequences_take_two_ways_to_one_result(kind):
 
 
 def test_causal_alignment_is_bottom_right():
-    allowed = _allowed(None, 2, 3, torch.device("cpu"))
+    allowed = causal_mask(None, 2, 3, torch.device("cpu"))
     expected = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
     assert torch.equal(allowed, expected)
-    assert _allowed(None, 0, 3, torch.device("cpu")) is None
-    assert _allowed(None, 4, 1, torch.device("cpu")) is None
+    assert causal_mask(None, 0, 3, torch.device("cpu")) is None
+    assert causal_mask(None, 4, 1, torch.device("cpu")) is None
 
 
 def test_padded_keys_of_the_past_are_hidden_and_no_row_is_empty():
     valid = torch.tensor([[True, False, True, True], [False, False, False, False]])
-    allowed = _allowed(valid, 2, 2, torch.device("cpu"))
+    allowed = causal_mask(valid, 2, 2, torch.device("cpu"))
     assert torch.equal(allowed[0, 0], torch.tensor([[1, 0, 1, 0], [1, 0, 1, 1]], dtype=torch.bool))
     assert torch.equal(allowed[1, 0], torch.tensor([[0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool))
 

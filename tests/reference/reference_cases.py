@@ -100,6 +100,7 @@ DECODERS = {
         activation="gelu",
         tie_embeddings=True,
     ),
+    "window": config.TransformerDecoder(d_model=12, d_ff=11, num_layers=2, num_heads=3, window=3),
     "convolution": config.ConvolutionDecoder(channels=10, kernel_size=2, num_layers=3),
     "plain_convolution_tied": config.ConvolutionDecoder(
         channels=10, num_layers=2, is_dilated=False, tie_embeddings=True

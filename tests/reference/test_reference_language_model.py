@@ -35,6 +35,7 @@ DECODERS = {
         activation="swiglu",
         tie_embeddings=True,
     ),
+    "window": config.TransformerDecoder(d_model=6, d_ff=7, num_layers=2, num_heads=1, window=3),
     "convolution_tied": config.ConvolutionDecoder(channels=6, num_layers=2, tie_embeddings=True),
 }
 each_decoder = pytest.mark.parametrize("name", DECODERS)
@@ -102,6 +103,7 @@ def test_states_masks_and_resets_are_those_of_the_torch_engine(name):
         our_state, state = output.state, expected.state.detach()
     if isinstance(DECODERS[name], config.TransformerDecoder):
         np.testing.assert_array_equal(our_state.position, state.position)
+        assert DECODERS[name].window is None or our_state.valid.shape[1] == state.layers[0].keys.shape[2] == 2
         return
     for mine, other in zip(leaves(our_state), leaves(state), strict=True):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)

@@ -53,8 +53,19 @@ def torch_loss(torch, logits, labels, smoothing):
     ("sizes", "sources"), [(SIZES, SOURCES), (PLAIN_SIZES, PLAIN_SOURCES)], ids=["features", "plain"]
 )
 def test_outputs_and_all_gradients_are_those_of_the_torch_engine(encoder, decoder, sizes, sources):
+    check_outputs_and_all_gradients(settings_of(encoder, decoder), sizes, sources)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_encoders_with_a_window_are_those_of_the_torch_engine(window):
+    encoder = config.TransformerEncoder(d_model=12, d_ff=11, num_layers=2, num_heads=3, window=window)
+    settings = config.Seq2Seq(encoder=encoder, decoder=config.RecurrentDecoder(embedding_dim=3, hidden_size=5))
+    check_outputs_and_all_gradients(settings, PLAIN_SIZES, PLAIN_SOURCES)
+
+
+def check_outputs_and_all_gradients(settings, sizes, sources):
     torch, models = pytest.importorskip("torch"), pytest.importorskip("unrolled.models")
-    settings, batch = settings_of(encoder, decoder), make_batch(sources)
+    batch = make_batch(sources)
     weights = random_weights(settings, sizes)
     ours, theirs = reference.build(settings, sizes, weights), models.build(settings, sizes, weights).eval()
     source, mask, inputs, labels = map(torch.tensor, (batch.source, batch.source_mask, batch.inputs, batch.labels))

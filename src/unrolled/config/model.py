@@ -156,6 +156,9 @@ class Transformer(Settings):
     positions: Positions = "sinusoidal"
     max_positions: Positive = 1024
     """Rows of the table of `positions="learned"`; longer sequences are refused."""
+    window: Positive | None = None
+    """Look only at positions nearer than this: a decoder at itself and the window − 1 before it, an encoder on both
+    sides. Time and memory grow as length · window; none for the whole sequence."""
     norm: Literal["pre", "post"] = "pre"
     """Layer norm before each sublayer (with a last one at the top), or after each residual sum (2017)."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self, cast
 
-import torch
 from torch import Tensor, nn
 
 from unrolled.models.attention import dot_product_attention, dot_product_weights, join_heads, split_heads
+from unrolled.models.cache import KeysValues
 from unrolled.models.contract import Encoded, folded, selected
 from unrolled.models.positions import rotated
 
-__all__ = ["Cache", "CrossAttention", "LayeredMemory", "SelfAttention"]
-
-
-class Cache(NamedTuple):
-    """Keys and values of one layer's past, (B, N, P, K) each."""
-
-    keys: Tensor
-    values: Tensor
-
-    def grown(self, keys: Tensor, values: Tensor) -> Cache:
-        """The past with n more positions; this one stays as it is."""
-        if self.keys.shape[2] == 0:
-            return Cache(keys, values)
-        return Cache(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+__all__ = ["CrossAttention", "LayeredMemory", "SelfAttention"]
 
 
 class SelfAttention(nn.Module):
@@ -55,12 +42,14 @@ class CrossAttention(nn.Module):
         self.kv = nn.Linear(memory_size, 2 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
-    def prepare(self, output: Tensor) -> Cache:
+    def prepare(self, output: Tensor) -> KeysValues:
         """Keys and values of every head, once a source."""
         keys, values = (split_heads(part, self.num_heads) for part in self.kv(output).chunk(2, dim=-1))
-        return Cache(keys, values)
+        return KeysValues(keys, values)
 
-    def forward(self, x: Tensor, memory: Cache, mask: Tensor, *, need_attention: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x: Tensor, memory: KeysValues, mask: Tensor, *, need_attention: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """Attend from x (R, n, D); rows of a source are folded into its query axis. Weights are (R, N, n, S)."""
         sources = len(mask)
         query = split_heads(self.query(folded(x, sources)), self.num_heads)  # (B, N, k·n, K)
@@ -77,7 +66,7 @@ class LayeredMemory(NamedTuple):
     """The encoder's mask (B, S) and each layer's keys and values of it, (B, N, S, K)."""
 
     mask: Tensor
-    layers: tuple[Cache, ...]
+    layers: tuple[KeysValues, ...]
 
     def select(self, sources: Tensor) -> Self:
         """Memory of these sources alone."""

@@ -10,12 +10,14 @@ from torch.nn import functional
 
 from unrolled import config
 from unrolled.errors import ShapeError
-from unrolled.models.attention import dot_product_attention, join_heads
+from unrolled.models.attention import join_heads
+from unrolled.models.cache import Cache, KeysValues
 from unrolled.models.contract import DecoderOutput, Encoded, detached, real_lengths, selected
 from unrolled.models.dropout import dropout
-from unrolled.models.multihead import Cache, CrossAttention, LayeredMemory, SelfAttention
+from unrolled.models.multihead import CrossAttention, LayeredMemory, SelfAttention
 from unrolled.models.output import Output
 from unrolled.models.positions import sinusoids
+from unrolled.models.sight import Sight, sight
 from unrolled.parameters import Sizes
 
 __all__ = ["TransformerDecoder", "TransformerEncoder", "TransformerState"]
@@ -116,10 +118,10 @@ class EncoderLayer(Block):
         self.norm2 = nn.LayerNorm(D)
         self.ff = FeedForward(settings)
 
-    def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D); `mask` (B, 1, 1, S)."""
+    def forward(self, x: Tensor, positions: Tensor, seen: Sight) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
         query, keys, values = self.attention.project(self.inward(self.norm1, x), positions)
-        context = join_heads(dot_product_attention(query, keys, values, mask))
+        context = join_heads(seen.attend(query, keys, values))
         x = self.outward(self.norm1, x, self.attention.out(context))
         return self.outward(self.norm2, x, self.ff(self.inward(self.norm2, x)))
 
@@ -147,9 +149,10 @@ class TransformerEncoder(Embedding):
             symbol_marks = torch.as_tensor(marks, dtype=self.feature_type.dtype, device=source.device)
             marks = torch.where(is_feature.unsqueeze(-1), self.feature_type, symbol_marks)
         x = dropout(self.embedding(source) + marks, self.settings.dropout, self.training)
-        allowed = source_mask[:, None, None, :]
+        S, window = source.shape[1], self.settings.window
+        seen = sight(S, S, source_mask, is_causal=False, window=window, device=source.device)
         for layer in self.layers:
-            x = layer(x, positions, allowed)
+            x = layer(x, positions, seen)
         return Encoded(self.normed(x), source_mask, ())
 
 
@@ -160,7 +163,8 @@ class TransformerState(NamedTuple):
     """The past of a Transformer decoder.
 
     `layers` hold P past positions; `valid` (B, P) tells which of them are real tokens of their row, None for all;
-    `position` (B,) is each row's number of real tokens so far.
+    `position` (B,) is each row's number of real tokens so far. With a window w, P is at most w − 1: the last real
+    tokens of each row, at the end.
     """
 
     layers: tuple[Cache, ...]
@@ -181,6 +185,22 @@ class TransformerState(NamedTuple):
         valid = rows.new_ones(len(rows), past) if self.valid is None else self.valid
         return TransformerState(
             self.layers, valid & ~rows.unsqueeze(1), torch.where(rows, start.position, self.position)
+        )
+
+    def last(self, num_positions: int, lengths: Tensor | None, n: int) -> TransformerState:
+        """State with no more than each row's last positions, where the last n hold its `lengths` (B,) real tokens."""
+        past = self.layers[0].keys.shape[2]
+        if lengths is None:
+            valid = None if self.valid is None else self.valid[:, max(0, past - num_positions) :]
+            return TransformerState(tuple(cache.last(num_positions) for cache in self.layers), valid, self.position)
+        kept = min(num_positions, past)
+        steps = lengths.unsqueeze(1) + torch.arange(past - n - kept, past - n, device=lengths.device)
+        assert self.valid is not None
+        inside = steps.clamp(min=0)
+        return TransformerState(
+            tuple(cache.at(inside) for cache in self.layers),
+            self.valid.gather(1, inside) & (steps >= 0),
+            self.position,
         )
 
 
@@ -204,19 +224,17 @@ class DecoderLayer(Block):
         positions: Tensor,
         *,
         past: Cache,
-        allowed: Tensor | None,
-        memory: tuple[Cache, Tensor] | None,
+        seen: Sight,
+        memory: tuple[KeysValues, Tensor] | None,
         need_attention: bool,
     ) -> tuple[Tensor, Cache, Tensor | None]:
-        """(R, n, D) → (R, n, D), with the past grown by n; `allowed` None means causal without a past.
+        """(R, n, D) → (R, n, D), with the past grown by n.
 
         `memory` is this layer's keys and values of the source, and which of them are real.
         """
         query, keys, values = self.attention.project(self.inward(self.norm1, x), positions)
         cache = past.grown(keys, values)
-        is_causal = allowed is None and query.shape[2] > 1
-        context = join_heads(dot_product_attention(query, *cache, allowed, causal=is_causal))
-        x = self.outward(self.norm1, x, self.attention.out(context))
+        x = self.outward(self.norm1, x, self.attention.out(join_heads(seen.attend(query, *cache))))
         weights = None
         if memory is not None:
             attended, weights = self.cross(self.inward(self.norm2, x), *memory, need_attention=need_attention)
@@ -262,7 +280,8 @@ class TransformerDecoder(Embedding):
         if mask is not None:
             positions = positions.masked_fill(~mask, 0)  # padding needs none
         valid = _valid(state.valid, mask, past, tokens)
-        allowed = _allowed(valid, past, n, tokens.device)
+        window = self.settings.window
+        seen = sight(n, past + n, valid, is_causal=True, window=window, device=tokens.device)
         x = dropout(self.embedding(tokens) + self.marks(positions), self.settings.dropout, self.training)
         caches, weights = [], None
         for number, layer in enumerate(self.layers):
@@ -270,15 +289,17 @@ class TransformerDecoder(Embedding):
                 x,
                 positions,
                 past=state.layers[number],
-                allowed=allowed,
+                seen=seen,
                 memory=None if memory is None else (memory.layers[number], memory.mask),
                 need_attention=need_attention and number == len(self.layers) - 1,
             )
             caches.append(cache)
-        advanced = state.position + (n if mask is None else real_lengths(mask))
-        attention = None if weights is None else weights.mean(dim=1)
+        lengths = None if mask is None else real_lengths(mask)
+        reached = TransformerState(tuple(caches), valid, state.position + (n if lengths is None else lengths))
+        if window is not None:
+            reached = reached.last(window - 1, lengths, n)
         logits = self.output(self.normed(x), self.embedding.weight)
-        return DecoderOutput(logits, TransformerState(tuple(caches), valid, advanced), attention)
+        return DecoderOutput(logits, reached, None if weights is None else weights.mean(dim=1))
 
 
 def _valid(valid: Tensor | None, mask: Tensor | None, past: int, tokens: Tensor) -> Tensor | None:
@@ -289,19 +310,3 @@ def _valid(valid: Tensor | None, mask: Tensor | None, past: int, tokens: Tensor)
     before = torch.ones(B, past, dtype=torch.bool, device=tokens.device) if valid is None else valid
     new = torch.ones(B, n, dtype=torch.bool, device=tokens.device) if mask is None else mask
     return torch.cat([before, new], dim=1)
-
-
-def _allowed(valid: Tensor | None, past: int, n: int, device: torch.device) -> Tensor | None:
-    """Keys that each new query may see: query i of n sees keys ≤ P + i (bottom right) that are real, and itself.
-
-    None stands for plain causality, which needs no mask: without a past (padding on the right is never seen by a real
-    token), or for one new token that sees everything.
-    """
-    if past == 0 or (valid is None and n == 1):
-        return None
-    causal = torch.ones(n, past + n, dtype=torch.bool, device=device).tril(past)
-    if valid is None:
-        return causal
-    own = torch.eye(n, dtype=torch.bool, device=device)
-    own = functional.pad(own, (past, 0))  # a padded token sees itself, so that no row is empty
-    return ((valid.unsqueeze(1) & causal) | own).unsqueeze(1)

@@ -13,7 +13,7 @@ from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray,
 from unrolled.reference.layered import LayeredDecoder, LayeredMemory
 from unrolled.reference.layers import Output
 from unrolled.reference.multihead import KeysValues
-from unrolled.reference.states import selected
+from unrolled.reference.states import mapped, selected
 from unrolled.reference.transformer import DecoderLayer, DecoderLayerCache, Ends, EntranceCache
 
 __all__ = ["TransformerDecoder", "TransformerState"]
@@ -23,7 +23,8 @@ class TransformerState(NamedTuple):
     """The past of a Transformer decoder.
 
     `layers` hold P past positions; `valid` (R, P) tells which of them are real tokens of their row; `position` (R,) is
-    each row's number of real tokens so far.
+    each row's number of real tokens so far. With a window w, P is at most w − 1: the last real tokens of each row, at
+    the end.
     """
 
     layers: tuple[KeysValues, ...]
@@ -42,6 +43,16 @@ class TransformerState(NamedTuple):
         """State with these rows (R,) taken back to their start: their past is hidden and they count from 0."""
         position = np.where(rows, start.position, self.position)
         return TransformerState(self.layers, self.valid & ~rows[:, None], position)
+
+    def last(self, num_positions: int, lengths: IntArray, n: int) -> TransformerState:
+        """State with no more than each row's last positions, where the last n hold its `lengths` (R,) real tokens."""
+        past = self.valid.shape[1]
+        kept = min(num_positions, past)
+        steps = lengths[:, None] + np.arange(past - n - kept, past - n)  # (R, kept)
+        inside = np.maximum(steps, 0)
+        layers = mapped(lambda x: np.take_along_axis(x, inside[:, None, :, None], axis=2), self.layers)
+        valid = np.take_along_axis(self.valid, inside, axis=1) & (steps >= 0)
+        return TransformerState(layers, valid, self.position)
 
 
 class TransformerDecoderCache(NamedTuple):
@@ -67,6 +78,7 @@ class TransformerDecoder(LayeredDecoder):
     def __init__(self, settings: config.TransformerDecoder, parameters: Weights) -> None:
         self.parameters = parameters
         self.head_shape = (settings.num_heads, settings.d_model // settings.num_heads)
+        self.window = settings.window
         self.ends = Ends(settings, parameters)
         self.layers = [
             DecoderLayer(settings, under(parameters, f"layers.{number}")) for number in range(settings.num_layers)
@@ -102,7 +114,7 @@ class TransformerDecoder(LayeredDecoder):
         real = np.ones(tokens.shape, np.bool_) if mask is None else mask
         valid = np.concatenate([state.valid, real], axis=1)  # (R, P + n)
         positions = np.where(real, state.position[:, None] + np.arange(tokens.shape[1]), 0)  # padding needs none
-        visible = Visible(keys=valid, is_causal=True)
+        visible = Visible(keys=valid, is_causal=True, window=self.window)
         x, entrance = self.ends.enter(tokens, positions, None, rng)  # (1)
         caches: list[Any] = []
         for number, layer in enumerate(self.layers):
@@ -112,7 +124,10 @@ class TransformerDecoder(LayeredDecoder):
         x, norm = self.ends.leave(x)  # (3)
         logits, output = self.output.forward(x)  # (4)
         reached = tuple(cache.attention.inner.reached for cache in caches)
-        last = TransformerState(reached, valid, state.position + real.sum(axis=1))
+        lengths = real.sum(axis=1)
+        last = TransformerState(reached, valid, state.position + lengths)
+        if self.window is not None:
+            last = last.last(self.window - 1, lengths, tokens.shape[1])
         is_asked = need_attention and memory is not None
         weights = self.weights(caches[-1].cross.inner, len(tokens)) if is_asked else None
         memory_mask = None if memory is None else memory.mask

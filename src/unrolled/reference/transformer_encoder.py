@@ -52,9 +52,9 @@ class TransformerEncoder:
         is_feature = source >= self.first_feature
         positions = np.where(is_feature | ~source_mask, 0, np.arange(source.shape[1]))  # they need none
         x, entrance = self.ends.enter(source, positions, is_feature if self.has_features else None, rng)  # (1)
-        caches = []
+        caches, visible = [], Visible(keys=source_mask, window=self.ends.settings.window)
         for layer in self.layers:
-            x, cache = layer.forward(x, positions, Visible(keys=source_mask), rng)  # (2)
+            x, cache = layer.forward(x, positions, visible, rng)  # (2)
             caches.append(cache)
         output, norm = self.ends.leave(x)  # (3)
         return Encoded(output, source_mask, ()), TransformerEncoderCache(entrance, caches, norm)
