@@ -16,7 +16,7 @@ from unrolled.settings import resolve
 from unrolled.text import prepare
 from unrolled.text.tasks import draw_pairs, fixed_pairs
 from unrolled.training import PairObjective, Stepper, rate_factor, train
-from unrolled.training.endless import EndlessPairs
+from unrolled.training.endless import Endless
 from unrolled.training.events import TrainingStarted
 
 TASK = ReverseTask(alphabet="abcde", min_length=2, length=5, epoch_size=1000, dev_size=200)
@@ -25,7 +25,7 @@ TASK = ReverseTask(alphabet="abcde", min_length=2, length=5, epoch_size=1000, de
 def endless(task=TASK, **changes):
     settings = Training(**({"max_steps": 9, "max_batch_size": 32} | changes))
     prepared = prepare(f"task:{task.type}", None, Data(task=task), seed=settings.seed)
-    return EndlessPairs(task, prepared.codec, settings, first=prepared.train), prepared.codec
+    return Endless.pairs(task, prepared.codec, settings, first=prepared.train), prepared.codec
 
 
 def sources_of(batches):

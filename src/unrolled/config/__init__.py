@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from unrolled.config.base import Count, Positive, Rate, Settings
 from unrolled.config.feeding import Feeding, FreeRunning, ScheduledSampling, TeacherForcing
+from unrolled.config.frames import FrameData
 from unrolled.config.model import (
     Cells,
     Convolution,
@@ -68,6 +69,7 @@ __all__ = [
     "Decoding",
     "Encoder",
     "Feeding",
+    "FrameData",
     "FrameDecoder",
     "Frames",
     "FreeRunning",

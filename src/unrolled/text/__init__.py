@@ -9,6 +9,7 @@ from unrolled.text.codec import Codec
 from unrolled.text.columns import parse_input, split_features
 from unrolled.text.corpus import Corpus
 from unrolled.text.files import read_lines
+from unrolled.text.frames import FrameBatch, FrameCodec, Pieces, read_pieces
 from unrolled.text.normal_form import normalise, recompose
 from unrolled.text.pairs import DataFile, Pairs, read_pairs, read_parallel
 from unrolled.text.plans import evaluation_batches, in_order, padding_share, plan_batches
@@ -35,7 +36,10 @@ __all__ = [
     "DataFile",
     "DataReport",
     "Examples",
+    "FrameBatch",
+    "FrameCodec",
     "Pairs",
+    "Pieces",
     "Prepared",
     "PreparedText",
     "Ragged",
@@ -62,6 +66,7 @@ __all__ = [
     "read_lines",
     "read_pairs",
     "read_parallel",
+    "read_pieces",
     "recompose",
     "seen_sources",
     "shift",

@@ -34,6 +34,20 @@ class Examples:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def num_tokens(self) -> int:
+        """Symbols of all rows, both sides."""
+        return self.source.values.size + self.target.values.size
+
+    @property
+    def side_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Symbols of each source and of each target, (N,) each."""
+        return self.source.lengths, self.target.lengths
+
+    def batch(self, indices: NDArray[Any]) -> Batch:
+        """Put the examples with these indices into a batch."""
+        return collate(self, indices)
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -19,7 +19,7 @@ from unrolled.inference.engines import AnyCodec
 from unrolled.runs import DataDigest, FileDigest
 from unrolled.text import Codec, DataFile, Prepared, PreparedText, TextCodec, collate, prepare, prepare_text
 from unrolled.text.tasks import is_task
-from unrolled.training.endless import EndlessPairs
+from unrolled.training.endless import Endless
 from unrolled.training.epochs import Epochs, Steps
 from unrolled.training.evaluation import Dev, DevSet
 from unrolled.training.objective import Objective, PairObjective
@@ -123,7 +123,7 @@ def _of_pairs(prepared: Prepared, config: Config, data: Data) -> Material:
 
 def _steps(prepared: Prepared, config: Config, data: Data) -> Steps:
     if data.task is not None:
-        return EndlessPairs(data.task, prepared.codec, config.training, first=prepared.train)
+        return Endless.pairs(data.task, prepared.codec, config.training, first=prepared.train)
     return Epochs(prepared.train, config.training)
 
 
