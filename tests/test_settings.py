@@ -232,7 +232,7 @@ def test_toml_says_everything_that_a_config_says(tmp_path_factory, base_and_over
 
 def test_presets_are_found_by_name_and_described():
     assert presets.get("tiny") == presets.tiny()
-    names = "g2p inflect transliterate translate-small tiny char-lm word-lm gpt-tiny"
+    names = "g2p inflect transliterate translate-small tiny char-lm word-lm gpt-tiny music adding copy-memory"
     assert list(presets.describe()) == names.split()
     assert all(text.endswith(".") for text in presets.describe().values())
     with pytest.raises(ConfigError, match=r"^preset: expected one of g2p, .*, got 'g2pp'; did you mean g2p\?$"):

@@ -6,9 +6,14 @@ import difflib
 from collections.abc import Callable
 
 from unrolled.config import (
+    AddingTask,
     Config,
+    CopyMemoryTask,
     Data,
     Decoding,
+    FrameData,
+    FrameDecoder,
+    Frames,
     LanguageModel,
     Optimizer,
     RecurrentDecoder,
@@ -26,12 +31,16 @@ from unrolled.errors import ConfigError
 
 __all__ = [
     "PRESETS",
+    "adding",
     "char_lm",
+    "copy_memory",
     "describe",
     "g2p",
     "get",
     "gpt_tiny",
     "inflect",
+    "music",
+    "of_task",
     "tiny",
     "translate_small",
     "transliterate",
@@ -45,6 +54,17 @@ WORDS = Training(
 
 TEXT = Training(minutes=10, label_smoothing=0.0, schedule=Schedule(warmup_steps=100))
 """For running text."""
+
+
+MEMORY = Training(
+    max_steps=2000,
+    max_batch_size=64,
+    batch_tokens=8192,
+    label_smoothing=0.0,
+    optimizer=Optimizer(learning_rate=5e-3),
+    schedule=Schedule(warmup_steps=100),
+)
+"""For tasks of vectors."""
 
 
 def g2p() -> Config:
@@ -156,9 +176,55 @@ def gpt_tiny() -> Config:
     )
 
 
+def music() -> Config:
+    """Which keys of a piano sound next: an LSTM with a Bernoulli head, for chorales and the like."""
+    return Config(
+        data=FrameData(),
+        model=Frames(decoder=FrameDecoder(hidden_size=200, dropout=0.5), head="bernoulli"),
+        training=Training(
+            max_epochs=60,
+            max_batch_size=16,
+            batch_tokens=8192,
+            label_smoothing=0.0,
+            optimizer=Optimizer(learning_rate=5e-3),
+            schedule=Schedule(warmup_steps=20),
+        ),
+    )
+
+
+def adding() -> Config:
+    """The adding problem, `task:adding`: an LSTM that keeps two numbers over fifty steps."""
+    return Config(
+        data=FrameData(task=AddingTask()),
+        model=Frames(decoder=FrameDecoder(hidden_size=64, dropout=0.0), head="regression"),
+        training=MEMORY.model_copy(update={"max_steps": 1500}),
+    )
+
+
+def copy_memory() -> Config:
+    """Copying after a wait, `task:copy-memory`: an LSTM that keeps ten symbols over twenty steps."""
+    return Config(
+        data=FrameData(task=CopyMemoryTask(lag=20)),
+        model=Frames(decoder=FrameDecoder(hidden_size=128, dropout=0.0), head="categorical"),
+        training=MEMORY.model_copy(update={"max_steps": 3000}),
+    )
+
+
 PRESETS: dict[str, Callable[[], Config]] = {
     preset.__name__.replace("_", "-"): preset
-    for preset in (g2p, inflect, transliterate, translate_small, tiny, char_lm, word_lm, gpt_tiny)
+    for preset in (
+        g2p,
+        inflect,
+        transliterate,
+        translate_small,
+        tiny,
+        char_lm,
+        word_lm,
+        gpt_tiny,
+        music,
+        adding,
+        copy_memory,
+    )
 }
 
 
@@ -175,6 +241,13 @@ def get(name: str) -> Config:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}{hint}")
     return PRESETS[name]()
+
+
+def of_task(path: object) -> str | None:
+    """The preset that `task:NAME` starts from where none is asked for; none for tasks of pairs."""
+    kind, _, name = str(path).partition(":")
+    preset = name.replace("_", "-")
+    return preset if kind == "task" and preset in PRESETS else None
 
 
 def describe() -> dict[str, str]:

@@ -173,7 +173,7 @@ def _known() -> Known:
     for path, field, union in _walk(Config, ""):
         known.fields.setdefault(path, []).append(field)
         if union:
-            known.unions[path] = union
+            known.unions[path] = list(dict.fromkeys([*known.unions.get(path, []), *union]))
     return known
 
 

@@ -65,7 +65,7 @@ def test_help_names_every_command(command):
 
 def test_presets_stand_one_a_line(command):
     lines = command("presets").output.splitlines()
-    names = "g2p inflect transliterate translate-small tiny char-lm word-lm gpt-tiny"
+    names = "g2p inflect transliterate translate-small tiny char-lm word-lm gpt-tiny music adding copy-memory"
     assert [line.split()[0] for line in lines] == names.split()
 
 

@@ -15,7 +15,7 @@ from unrolled.commands.streams import Output
 from unrolled.errors import ConfigError
 
 if TYPE_CHECKING:
-    from unrolled.inference import Report, TextEvaluation
+    from unrolled.inference import FrameEvaluation, Report, TextEvaluation
 
 
 def evaluate(
@@ -46,14 +46,16 @@ def evaluate(
     """Measure a run on TEST.tsv (or --source and --target): error rates with 95 % intervals, what goes wrong where.
 
     A source that stands on several lines has several accepted answers. Models of subwords are measured by BLEU, too. Of
-    a language model, on a text: perplexity, and bits per character.
+    a language model, on a text: perplexity, and bits per character. Of a model of music: nats a frame of the test part.
     """
-    from unrolled.inference import TextModel, load
+    from unrolled.inference import FrameModel, Predictor, load
 
     file = given_file(test, source, target)
     model = load([run, *(members or [])], engine=engine.value)
-    if isinstance(model, TextModel):
-        _refuse({"--beam": beam, "--predictions": predictions, "--source": source, "--target": target, "--bleu": bleu})
+    if not isinstance(model, Predictor):
+        kind = "model of vectors" if isinstance(model, FrameModel) else "language model"
+        given = {"--beam": beam, "--predictions": predictions, "--source": source, "--target": target, "--bleu": bleu}
+        _refuse(given, kind)
         assert not isinstance(file, tuple), "refused above"
         _print(model.evaluate(file), as_json=as_json)
         return
@@ -64,13 +66,13 @@ def evaluate(
     _print(report, as_json=as_json)
 
 
-def _refuse(given: Mapping[str, object]) -> None:
+def _refuse(given: Mapping[str, object], kind: str) -> None:
     names = [name for name, value in given.items() if value is not None]
     if names:
-        raise ConfigError(f"a language model predicts no answers to a test; leave out {', '.join(names)}")
+        raise ConfigError(f"a {kind} predicts no answers to a test; leave out {', '.join(names)}")
 
 
-def _print(report: Report | TextEvaluation, *, as_json: bool) -> None:
+def _print(report: Report | TextEvaluation | FrameEvaluation, *, as_json: bool) -> None:
     for message in report.notes:
         note(message)
     print(json.dumps(report.to_json(), ensure_ascii=False) if as_json else "\n".join(report.lines()))

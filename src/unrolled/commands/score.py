@@ -29,10 +29,12 @@ def score(
 
     Of a language model: ln P of each line of a text, its end included, after all lines before it: line log_prob text.
     """
-    from unrolled.inference import TextModel, load
+    from unrolled.inference import FrameModel, TextModel, load
 
     file = given_file(pairs, source, target)
     model = load(run, engine=engine.value)
+    if isinstance(model, FrameModel):
+        raise ConfigError(f"{run}: a model of vectors scores no texts; use: unrolled evaluate {run} FILE")
     if isinstance(model, TextModel):
         _score_text(model, file)
     else:

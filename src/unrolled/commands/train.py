@@ -109,7 +109,7 @@ def train(
         _refuse_settings(given)
         finish(run_training(files, dev=dev_files, resume=resume, device=device))
         return
-    config = _settings(preset, file, overrides or [], start_from, flags)
+    config = _settings(pairs, preset, file, overrides or [], start_from, flags)
     if files is None:
         raise ConfigError("train: expected a file of pairs, for example: unrolled train words.tsv")
     if is_dry:
@@ -134,6 +134,7 @@ def _refuse_settings(given: Mapping[str, object]) -> None:
 
 
 def _settings(
+    pairs: str | None,
     preset: str | None,
     file: Path | None,
     overrides: Sequence[str],
@@ -146,6 +147,8 @@ def _settings(
 
     if preset is not None and start_from is not None:
         raise ConfigError("--from takes the settings of its run; leave out --preset")
+    if start_from is None:
+        preset = preset or presets.of_task(pairs)
     base = presets.get(preset) if preset is not None else Run.open(start_from).config if start_from else None
     return resolve(base, file=file, overrides=overrides, flags=flags)
 
@@ -160,10 +163,12 @@ def _print_plan(files: DataFile, dev: DataFile | None, config: Config, start_fro
 
 def _report(files: DataFile, dev: DataFile | None, config: Config, start_from: Path | None) -> list[str]:
     """What is in the data; ids of a text are stored for as long as it takes."""
-    from unrolled.config import Text
+    from unrolled.config import FrameData, Text
     from unrolled.runs import Run
-    from unrolled.text import Codec, TextCodec, prepare, prepare_text
+    from unrolled.text import Codec, TextCodec, prepare, prepare_frames, prepare_text
 
+    if isinstance(config.data, FrameData):
+        return list(prepare_frames(files, dev, config.data).report)
     saved = Run.open(start_from).vocabulary() if start_from else None
     if isinstance(config.data, Text):
         text_codec = None if saved is None else TextCodec.from_json(saved)
@@ -218,12 +223,15 @@ def finish(outcome: Outcome) -> None:
 
 
 def _use_of(path: Path | None) -> str:
-    from unrolled.config import Text
     from unrolled.runs import Run
 
     assert path is not None
-    is_text = isinstance(Run.open(path).config.data, Text)
-    return f"generate {path} --prompt TEXT" if is_text else f"predict {path} FILE"
+    uses = {
+        "pairs": f"predict {path} FILE",
+        "text": f"generate {path} --prompt TEXT",
+        "frames": f"evaluate {path} FILE",
+    }
+    return uses[Run.open(path).config.data.type]
 
 
 def _is_first_process() -> bool:

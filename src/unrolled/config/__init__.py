@@ -161,6 +161,16 @@ class Data(Settings):
     task: PairTask | None = Field(default=None, discriminator="type")
     """Draw pairs instead of reading them; `task:NAME` in place of a file sets its type."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _vectors_are_no_pairs(cls, values: object) -> object:
+        task = values.get("task") if isinstance(values, dict) else None
+        name = task.get("type") if isinstance(task, dict) else None
+        if name in ("adding", "copy_memory"):
+            preset = name.replace("_", "-")
+            raise ValueError(f"task={name} is made of vectors, not of pairs; start from --preset {preset}")
+        return values
+
     @model_validator(mode="after")
     def _task_is_of_characters(self) -> Self:
         if self.task is not None and (self.source.units, self.target.units) != ("character", "character"):
@@ -268,7 +278,7 @@ class Decoding(Settings):
 class Config(Settings):
     """All settings of one run."""
 
-    data: Annotated[Data | Text, Field(discriminator="type")] = Data()
+    data: Annotated[Data | Text | FrameData, Field(discriminator="type")] = Data()
     model: Model = Seq2Seq()
     training: Training = Training(max_epochs=50)
     decoding: Decoding = Decoding()
@@ -292,12 +302,26 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _data_fit(self) -> Self:
-        """A language model reads running text, and nothing else does."""
-        if isinstance(self.data, Text) != isinstance(self.model, LanguageModel):
+        """Each kind of data has a kind of model."""
+        model_of = {"pairs": "seq2seq", "text": "language_model", "frames": "frames"}
+        if model_of[self.data.type] != self.model.type:
             raise ValueError(
-                f"data.type={self.data.type} does not go with model.type={self.model.type}: pairs go with seq2seq, and"
-                " text with language_model; start from a preset of that kind"
+                f"data.type={self.data.type} does not go with model.type={self.model.type}: pairs go with seq2seq, text"
+                " with language_model, and frames with frames; start from a preset of that kind"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _frames_fit(self) -> Self:
+        """A head is for labels of its kind, and vectors have neither symbols to smooth over nor answers to search."""
+        if not isinstance(self.data, FrameData) or not isinstance(self.model, Frames):
+            return self
+        head_of = {None: "bernoulli", "adding": "regression", "copy_memory": "categorical"}
+        task = None if self.data.task is None else self.data.task.type
+        if self.model.head != head_of[task]:
+            raise ValueError(f"model.head: {task or 'music'} needs {head_of[task]}, got {self.model.head}")
+        if self.training.label_smoothing or self.training.dev_metric != "loss":
+            raise ValueError("training: models of vectors have label_smoothing=0 and dev_metric=loss")
         return self
 
     @model_validator(mode="after")
@@ -318,7 +342,7 @@ class Config(Settings):
     @model_validator(mode="after")
     def _lengths_fit(self) -> Self:
         """All that is trained on has positions: what is longer was dropped or cut, and reported."""
-        if not isinstance(self.model, Seq2Seq) or isinstance(self.data, Text):
+        if not isinstance(self.model, Seq2Seq) or not isinstance(self.data, Data):
             return self
         for model, data in (("encoder", "source"), ("decoder", "target")):
             limit, longest = longest_sequence(getattr(self.model, model)), getattr(self.data, data).max_length

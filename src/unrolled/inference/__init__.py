@@ -3,6 +3,7 @@
 from unrolled.inference.comparison import Contest, compare
 from unrolled.inference.evaluation import AnswerKey, Report
 from unrolled.inference.exposure import ExposureGap
+from unrolled.inference.frame_model import FrameEvaluation, FrameModel
 from unrolled.inference.inputs import InputNotes
 from unrolled.inference.loading import load, load_predictor, load_text_model
 from unrolled.inference.predictor import Prediction, Predictor
@@ -12,6 +13,8 @@ __all__ = [
     "AnswerKey",
     "Contest",
     "ExposureGap",
+    "FrameEvaluation",
+    "FrameModel",
     "InputNotes",
     "Prediction",
     "Predictor",

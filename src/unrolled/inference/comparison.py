@@ -80,8 +80,9 @@ def compare(test: str | Path, systems: Sequence[str | Path]) -> Contest:
 
 def _data_of(path: Path) -> Data:
     data = Run.open(path).config.data
-    if isinstance(data, Text):
-        raise ConfigError(f"compare grades answers to sources; {path} is a language model: use unrolled evaluate")
+    if not isinstance(data, Data):
+        kind = "a language model" if isinstance(data, Text) else "a model of vectors"
+        raise ConfigError(f"compare grades answers to sources; {path} is {kind}: use unrolled evaluate")
     return data
 
 

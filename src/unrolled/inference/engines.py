@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
-from unrolled.config import Frames, Text
+from unrolled.config import FrameData, Frames, Text
 from unrolled.errors import ConfigError, MissingExtraError
 from unrolled.parameters import Sizes, inventory
 from unrolled.runs import Run
-from unrolled.text import Codec, TextCodec
+from unrolled.text import Codec, FrameCodec, TextCodec
 
 if TYPE_CHECKING:
     from unrolled.models.device import DeviceName
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyCodec", "EngineName", "codec_of", "open_engine", "sizes_of"]
 
-AnyCodec = Codec | TextCodec
-"""The text side of a model, of pairs or of running text."""
+AnyCodec = Codec | TextCodec | FrameCodec
+"""The data side of a model: of pairs, of running text, or of vectors."""
 
 EngineName = Literal["auto", "torch", "numpy"]
 
@@ -76,12 +76,16 @@ def open_engine(
 
 def codec_of(run: Run) -> AnyCodec:
     """The vocabulary of a run, with its settings of text."""
+    if isinstance(run.config.data, FrameData):
+        return FrameCodec.from_json(run.vocabulary())
     kind = TextCodec if isinstance(run.config.data, Text) else Codec
     return kind.from_json(run.vocabulary())
 
 
 def sizes_of(codec: AnyCodec) -> Sizes:
     """Sizes of a model's vocabularies."""
+    if isinstance(codec, FrameCodec):
+        return Sizes(source=codec.num_inputs, features=0, target=codec.num_outputs)
     if isinstance(codec, TextCodec):
         return Sizes(source=0, features=0, target=len(codec.vocabulary))
     return Sizes(source=len(codec.source), features=codec.source.num_features, target=len(codec.target))

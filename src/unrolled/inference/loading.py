@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unrolled.config import Text, longest_sequence, longest_source
+from unrolled.config import FrameData, Frames, Text, longest_sequence, longest_source
 from unrolled.decoding import Context, Ensemble
 from unrolled.errors import ConfigError, VocabularyError
 from unrolled.inference.engines import EngineName, open_engine
+from unrolled.inference.frame_model import FrameModel, frame_losses
 from unrolled.inference.predictor import Predictor
 from unrolled.inference.text_model import TextModel
 from unrolled.runs import Run
@@ -23,7 +24,7 @@ __all__ = ["load", "load_predictor", "load_text_model"]
 
 def load(
     path: str | Path | Sequence[str | Path], *, engine: EngineName = "auto", device: DeviceName = "auto"
-) -> Predictor | TextModel:
+) -> Predictor | TextModel | FrameModel:
     """Open a trained run, or several as one ensemble.
 
     An ensemble predicts from the mean of its members' distributions; settings of the search are those of the first.
@@ -39,21 +40,24 @@ def load(
 
     Returns
     -------
-    Predictor or TextModel
-        The latter of a language model.
+    Predictor, TextModel or FrameModel
+        The second of a language model, the third of a model of vectors.
 
     Raises
     ------
     CheckpointError
         If a folder is not a complete, undamaged run.
     ConfigError
-        If an ensemble has a language model in it.
+        If an ensemble has a language model or a model of vectors in it.
     VocabularyError
         If members of an ensemble read or write text differently.
     MissingExtraError
         If PyTorch is asked for and not installed.
     """
     runs = _opened(path)
+    if isinstance(runs[0].config.data, FrameData) and len(runs) == 1:
+        losses = frame_losses(runs[0], engine=engine, device=device)
+        return FrameModel(losses, runs[0].config.data, name=str(runs[0].path))
     if any(isinstance(run.config.data, Text) for run in runs):
         return _text_model(runs, engine, device)
     return _predictor(runs, engine, device)
@@ -88,9 +92,18 @@ def load_text_model(path: str | Path, *, engine: EngineName = "auto", device: De
         If the run is on pairs.
     """
     (run,) = _opened(path)
+    _refuse_vectors(run)
     if not isinstance(run.config.data, Text):
         raise ConfigError(f"{run.path} is no language model: it answers sources; use: unrolled predict {run.path} FILE")
     return _text_model([run], engine, device)
+
+
+def _refuse_vectors(run: Run) -> None:
+    if isinstance(run.config.model, Frames):
+        raise ConfigError(
+            f"{run.path} has a {run.config.model.head} head over vectors, which offers no search and writes no text;"
+            f" use: unrolled evaluate {run.path} FILE"
+        )
 
 
 def _opened(path: str | Path | Sequence[str | Path]) -> list[Run]:
@@ -110,6 +123,8 @@ def _text_model(runs: Sequence[Run], engine: EngineName, device: DeviceName) -> 
 
 
 def _predictor(runs: Sequence[Run], engine: EngineName, device: DeviceName) -> Predictor:
+    for run in runs:
+        _refuse_vectors(run)
     codecs = [Codec.from_json(run.vocabulary()) for run in runs]
     for run, codec in zip(runs, codecs, strict=True):
         _check_same_text(codecs[0], codec, runs[0].path, run.path)

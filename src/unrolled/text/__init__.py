@@ -9,6 +9,7 @@ from unrolled.text.codec import Codec
 from unrolled.text.columns import parse_input, split_features
 from unrolled.text.corpus import Corpus
 from unrolled.text.files import read_lines
+from unrolled.text.frame_preparation import PreparedFrames, prepare_frames
 from unrolled.text.frames import FrameBatch, FrameCodec, Pieces, read_pieces
 from unrolled.text.normal_form import normalise, recompose
 from unrolled.text.pairs import DataFile, Pairs, read_pairs, read_parallel
@@ -41,6 +42,7 @@ __all__ = [
     "Pairs",
     "Pieces",
     "Prepared",
+    "PreparedFrames",
     "PreparedText",
     "Ragged",
     "Streams",
@@ -62,6 +64,7 @@ __all__ = [
     "parse_input",
     "plan_batches",
     "prepare",
+    "prepare_frames",
     "prepare_text",
     "read_lines",
     "read_pairs",

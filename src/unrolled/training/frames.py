@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -12,10 +13,13 @@ from torch import Tensor, nn
 from unrolled import config
 from unrolled.models.contract import SequenceModel
 from unrolled.models.heads import HEADS, Head
-from unrolled.text import FrameBatch
+from unrolled.text import FrameBatch, Pieces, evaluation_batches
+from unrolled.text.tasks import fixed_vectors
 from unrolled.training.evaluation import Score
 
-__all__ = ["FrameDev", "FrameObjective"]
+__all__ = ["FrameDev", "FrameObjective", "held_out"]
+
+_FRAMES, _MAX_ROWS = 1 << 14, 256  # of a batch
 
 
 class FrameObjective:
@@ -49,20 +53,29 @@ class FrameObjective:
         """Nothing to put back."""
 
 
+def held_out(pieces: Pieces | None, task: config.VectorTask | None) -> list[FrameBatch]:
+    """Dev sequences in batches: all pieces, longest first, or those of a task."""
+    if task is not None:
+        rows = np.arange(task.dev_size)
+        return [fixed_vectors(task, part, "dev") for part in np.array_split(rows, -(-len(rows) // _MAX_ROWS))]
+    assert pieces is not None
+    return list(map(pieces.batch, evaluation_batches(pieces.lengths, batch_tokens=_FRAMES, max_batch_size=_MAX_ROWS)))
+
+
 class FrameDev:
     """Scores a model on held-out sequences.
 
     Parameters
     ----------
-    batches : callable
-        Gives all of them, in batches.
+    batches : sequence of FrameBatch
+        All of them.
     head : str
         Of `config.Frames`.
     device : torch.device
         Where the model lies.
     """
 
-    def __init__(self, batches: Callable[[], Iterable[FrameBatch]], head: str, *, device: torch.device) -> None:
+    def __init__(self, batches: Sequence[FrameBatch], head: str, *, device: torch.device) -> None:
         self._batches = batches
         self._head = HEADS[head]
         self._device = device
@@ -73,7 +86,7 @@ class FrameDev:
         was_training, total, num_labels = model.training, 0.0, 0
         model.eval()
         try:
-            for batch in self._batches():
+            for batch in self._batches:
                 if should_stop():
                     return None
                 total += float(_loss_sum(model, self._head, batch, self._device))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a run is trained on, whatever its kind: pairs or running text."""
+"""What a run is trained on, whatever its kind: pairs, running text, or sequences of vectors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,28 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from unrolled.config import Config, Data, Text, longest_sequence
+from unrolled.config import Config, Data, FrameData, Frames, Text, Training, longest_sequence
 from unrolled.decoding import Context
 from unrolled.errors import ConfigError
 from unrolled.inference.engines import AnyCodec
 from unrolled.runs import DataDigest, FileDigest
-from unrolled.text import Codec, DataFile, Prepared, PreparedText, TextCodec, collate, prepare, prepare_text
+from unrolled.text import (
+    Codec,
+    DataFile,
+    Prepared,
+    PreparedFrames,
+    PreparedText,
+    TextCodec,
+    collate,
+    prepare,
+    prepare_frames,
+    prepare_text,
+)
 from unrolled.text.tasks import is_task
 from unrolled.training.endless import Endless
 from unrolled.training.epochs import Epochs, Steps
 from unrolled.training.evaluation import Dev, DevSet
+from unrolled.training.frames import FrameDev, FrameObjective, held_out
 from unrolled.training.objective import Objective, PairObjective
 from unrolled.training.text import TextDev, TextObjective, TextSteps
 from unrolled.training.watch import Watch, source_effect
@@ -41,7 +53,7 @@ class Material:
 
     Parameters
     ----------
-    codec : Codec or TextCodec
+    codec : Codec, TextCodec or FrameCodec
     digest : DataDigest
         What the run remembers of the files.
     report : tuple of str
@@ -50,7 +62,7 @@ class Material:
         Micro-batches of each step.
     objective, dev, watch : callable
         Make, for the device that the model lies on, the loss of a batch, the held-out data, if there is any, and the
-        watch over a model.
+        watch over a model, if there is one.
     lines : int array (N,), optional
         Line of the training file of each row of the data.
     """
@@ -61,7 +73,7 @@ class Material:
     steps: Steps
     objective: Callable[[torch.device], Objective[Any]]
     dev: Callable[[torch.device], Dev | None]
-    watch: Callable[[nn.Module, torch.device], Watch]
+    watch: Callable[[nn.Module, torch.device], Watch] | None = None
     lines: NDArray[Any] | None = None
 
 
@@ -73,19 +85,21 @@ def gather(
     Parameters
     ----------
     train_path, dev : path, or two
-        Files of pairs, or a file or folder of text.
+        Files of pairs, a file or folder of text, a file of music, or a task.
     config : Config
     folder : Path
         Where the ids of texts are stored.
     codec : Codec or TextCodec, optional
         Of a model that is trained further.
     """
+    if isinstance(config.data, FrameData):
+        return _of_frames(prepare_frames(train_path, dev, config.data), config, config.data)
     if isinstance(config.data, Text):
-        assert not isinstance(codec, Codec)
+        assert codec is None or isinstance(codec, TextCodec)
         if isinstance(train_path, tuple) or isinstance(dev, tuple):
             raise ConfigError("running text is one file or a folder of files, got two files; put them into a folder")
         return _of_text(prepare_text(train_path, dev, config.data, folder=folder, codec=codec), config, train_path, dev)
-    assert not isinstance(codec, TextCodec)
+    assert codec is None or isinstance(codec, Codec)
     return _of_pairs(prepare(train_path, dev, config.data, seed=config.training.seed, codec=codec), config, config.data)
 
 
@@ -164,3 +178,24 @@ def _of_text(prepared: PreparedText, config: Config, train_path: str | Path, dev
         dev=dev,
         watch=lambda *_: Watch(num_symbols=len(codec.vocabulary), warmup_steps=config.training.schedule.warmup_steps),
     )
+
+
+def _of_frames(prepared: PreparedFrames, config: Config, data: FrameData) -> Material:
+    assert isinstance(config.model, Frames)
+    head, training = config.model.head, config.training
+    name = prepared.file if is_task(prepared.file) else str(Path(prepared.file).resolve())
+    return Material(
+        codec=prepared.codec,
+        digest=DataDigest(FileDigest(name, prepared.sha256, prepared.num_sequences), None),
+        report=prepared.report,
+        steps=_frame_steps(prepared, data, training),
+        objective=lambda device: FrameObjective(head, training, device=device),
+        dev=lambda device: FrameDev(held_out(prepared.valid, data.task), head, device=device),
+    )
+
+
+def _frame_steps(prepared: PreparedFrames, data: FrameData, training: Training) -> Steps:
+    if data.task is not None:
+        return Endless.vectors(data.task, training)
+    assert prepared.train is not None
+    return Epochs(prepared.train, training)

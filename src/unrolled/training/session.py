@@ -154,10 +154,13 @@ def _begin(
         raise ConfigError("training needs a file of pairs and a folder for the run, or a run to resume")
     if config is not None and preset is not None:
         raise ConfigError("settings come from config or from preset, not from both")
+    if config is None and start_from is None:
+        preset = preset or presets.of_task(train_path)
     if preset is not None:
         config = presets.get(preset)
     if is_task(train_path):
-        config = resolve(config, flags={"data.task.type": task_type(train_path)})
+        base = Run.open(start_from).config if config is None and start_from is not None else config
+        config = resolve(base, flags={"data.task.type": task_type(train_path)})
     if here.processes.is_main:
         check_free(Path(out), overwrite=overwrite)
     start = _Start.fresh(config or Config()) if start_from is None else _Start.of_run(Run.open(start_from), config)
@@ -215,7 +218,7 @@ def _fit(
 ) -> Outcome:
     model = models.build(run.config.model, sizes_of(material.codec), weights).to(here.device)
     settings = run.config.training
-    watch = [material.watch(model, here.device)] if settings.watch else []
+    watch = [material.watch(model, here.device)] if settings.watch and material.watch is not None else []
     with ExitStack() as stack:
         logs: list[Listener] = []
         if here.processes.is_main:
