@@ -93,6 +93,13 @@ def test_linear():
     check(FunctionLayer(ops.linear_forward, ops.linear_backward, parameters), x)
 
 
+@pytest.mark.parametrize("num_rows", [1, 7, 99, 100, 130])
+def test_a_product_of_few_rows_is_a_product(num_rows):
+    rng = np.random.default_rng(0)
+    x, weight = normal(rng, num_rows, 5), normal(rng, 11, 5)
+    np.testing.assert_allclose(ops.few_rows_product(x, weight), x @ weight.T, rtol=0, atol=1e-14)
+
+
 def test_embedding_sums_the_gradients_of_equal_ids():
     ids = np.array([[2, 0, 2], [4, 2, 4]])
     weight = normal(np.random.default_rng(0), 5, 3)

@@ -50,7 +50,7 @@ class RNNCell(HiddenCell):
 
     def step(self, gates: FloatArray, state: HiddenState) -> tuple[HiddenState, RNNCache]:
         """Next state and cache."""
-        gates += state.h @ self.weight_hh.T  # (1)
+        gates += few_rows_product(state.h, self.weight_hh)  # (1)
         h_next: FloatArray = np.tanh(gates)  # (2)
         return HiddenState(h_next), RNNCache(state.h, h_next)
 
@@ -72,7 +72,7 @@ class ReLURNNCell(RNNCell):
 
     def step(self, gates: FloatArray, state: HiddenState) -> tuple[HiddenState, RNNCache]:
         """Next state and cache."""
-        gates += state.h @ self.weight_hh.T  # (1)
+        gates += few_rows_product(state.h, self.weight_hh)  # (1)
         h_next: FloatArray = np.maximum(gates, 0.0)  # (2)
         return HiddenState(h_next), RNNCache(state.h, h_next)
 
@@ -171,7 +171,7 @@ class UngatedLSTMCell(LSTMCell):
     def step(self, gates: FloatArray, state: LSTMState) -> tuple[LSTMState, LSTMCache]:
         """Next state and cache."""
         h, c = state
-        gates += h @ self.weight_hh.T  # (1)
+        gates += few_rows_product(h, self.weight_hh)  # (1)
         i, g, o = blocks(gates, 3)
         i[:], g[:], o[:] = sigmoid(i), np.tanh(g), sigmoid(o)  # (2)
         c_next = c + i * g  # (3)
@@ -225,7 +225,7 @@ class GRUCell(HiddenCell):
         """Next state and cache."""
         h = state.h
         H = self.hidden_size
-        recurrent = h @ self.weight_hh.T + self.bias_hh  # (1)
+        recurrent = few_rows_product(h, self.weight_hh) + self.bias_hh  # (1)
         recurrent_n = recurrent[:, 2 * H :]
         r, z = blocks(sigmoid(gates[:, : 2 * H] + recurrent[:, : 2 * H]), 2)  # (2)
         n: FloatArray = np.tanh(gates[:, 2 * H :] + r * recurrent_n)  # (3)
@@ -275,8 +275,8 @@ class ResetBeforeGRUCell(HiddenCell):
         h = state.h
         H = self.hidden_size
         weight_rz, weight_n = self.weight_hh[: 2 * H], self.weight_hh[2 * H :]
-        r, z = blocks(sigmoid(gates[:, : 2 * H] + h @ weight_rz.T), 2)  # (1)
-        n: FloatArray = np.tanh(gates[:, 2 * H :] + (r * h) @ weight_n.T)  # (2)
+        r, z = blocks(sigmoid(gates[:, : 2 * H] + few_rows_product(h, weight_rz)), 2)  # (1)
+        n: FloatArray = np.tanh(gates[:, 2 * H :] + few_rows_product(r * h, weight_n))  # (2)
         return HiddenState(n + z * (h - n)), ResetBeforeGRUCache(h, r, z, n)  # (3)
 
     def step_backward(self, d_state: HiddenState, cache: ResetBeforeGRUCache) -> StepGradients:
