@@ -80,7 +80,7 @@ def test_plain_lines_are_few_and_say_everything(monkeypatch):
         ]
     )
     assert text.splitlines() == [
-        "1,234,567 parameters, 300 pairs, 10 steps an epoch; cpu, 2 threads, matrix products: onednn",
+        "1,234,567 parameters, 300 examples, 10 steps an epoch; cpu, 2 threads, matrix products: onednn",
         "the time budget is 100 steps of 50 ms",
         "step 10, epoch 1: dev loss 1.5000, error rate 25.00 %, best so far",
         "step 20 of 100 · epoch 1 · loss 2.000 · dev 25.0 % · 2,000 tokens/s · 1:00 left",

@@ -110,7 +110,7 @@ def describe(event: Event) -> str:
             return "\n".join(event.lines)
         case TrainingStarted():
             return (
-                f"{event.num_parameters:,} parameters, {event.num_pairs:,} pairs, {event.steps_per_epoch:,} steps an"
+                f"{event.num_parameters:,} parameters, {event.num_pairs:,} examples, {event.steps_per_epoch:,} steps an"
                 f" epoch; {event.device}, {event.threads} threads, matrix products: {event.matrix_mode}"
             )
         case Planned():

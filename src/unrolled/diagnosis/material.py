@@ -71,8 +71,9 @@ def open_material(path: str | Path, data: str | Path | None = None) -> Material:
         If `data` cannot be used.
     """
     run = Run.open(path)
-    if isinstance(run.config.data, Text):
-        raise ConfigError(f"{run.path} is a language model; so far the doctor looks at runs on pairs")
+    if not isinstance(run.config.data, Data):
+        kind = "a language model" if isinstance(run.config.data, Text) else "a model of vectors"
+        raise ConfigError(f"{run.path} is {kind}; so far the doctor looks at runs on pairs")
     codec = Codec.from_json(run.vocabulary())
     material = Material(run.config, codec, run.events())
     missing: dict[str, str] = {}
