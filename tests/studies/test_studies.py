@@ -7,7 +7,9 @@ import re
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from unrolled.commands.app import app
 from unrolled.errors import ConfigError
 from unrolled.studies import STUDIES, Interval, find, run
 
@@ -52,6 +54,16 @@ def test_an_orthogonal_matrix_has_radius_and_stretch_one_and_forgets_more_slowly
     assert rows["rnn"][3].mean < near.mean < rows["lstm without forget gate"][3].mean
 
 
+def test_a_gru_has_three_quarters_of_the_recurrent_weights(results):
+    rows = {row[0]: row for row in results("gru-lstm")[0].rows}
+    assert 4 * rows["gru"][1] == 3 * rows["lstm"][1]
+
+
+def test_unmasked_decoders_are_found_and_masked_ones_are_not(results):
+    rows = {row[0]: row for row in results("causal-mask")[0].rows}
+    assert (rows["masked"][3], rows["not masked"][3]) == ("0 of 2", "2 of 2")
+
+
 # --- intervals -------------------------------------------------------------------------------------------------------
 
 
@@ -69,3 +81,16 @@ def test_an_interval_by_student():
 def test_an_unknown_study_is_refused():
     with pytest.raises(ConfigError, match=r"got 'softmax'.*"):
         find("softmax")
+
+
+def test_the_command_lists_and_runs_studies(tmp_path):
+    command = CliRunner()
+    listed = command.invoke(app, ["study", "--list"]).stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(STUDIES)
+    assert len(listed) == 10
+    result = command.invoke(app, ["study", "softmax-scale", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[0] == STUDIES["softmax-scale"].claim
+    assert "\nthe claim held: " in result.stdout
+    assert (tmp_path / "softmax-scale.json").is_file()
+    assert command.invoke(app, ["study"]).exit_code == 2

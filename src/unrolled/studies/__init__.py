@@ -14,13 +14,38 @@ from pathlib import Path
 from unrolled import figures
 from unrolled.errors import ConfigError
 from unrolled.runs import write_atomic
-from unrolled.studies import cost, gradient_distance, softmax_scale
+from unrolled.studies import (
+    bottleneck,
+    causal_mask,
+    cost,
+    feeding,
+    forget_bias,
+    gradient_distance,
+    gru_lstm,
+    heads,
+    memory_horizon,
+    softmax_scale,
+)
 from unrolled.studies.study import Interval, Result, Size, Study
 from unrolled.version import __version__
 
 __all__ = ["STUDIES", "Interval", "Result", "Size", "Study", "find", "run"]
 
-STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in (gradient_distance, softmax_scale, cost)}
+STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY
+    for module in (
+        gradient_distance,
+        memory_horizon,
+        forget_bias,
+        bottleneck,
+        softmax_scale,
+        cost,
+        feeding,
+        causal_mask,
+        gru_lstm,
+        heads,
+    )
+}
 """All studies by name."""
 
 

@@ -84,15 +84,15 @@ class Result:
         table = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
         ]
-        answer = {True: "the claim held", False: "the claim did not hold", None: "the claim held in part"}[self.held]
-        return [*table, "", f"{answer}: {self.verdict}"]
+        answer = "held in part" if self.held is None else "held" if self.held else "did not hold"
+        return [*table, "", f"the claim {answer}: {self.verdict}"]
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the figure, as plain values."""
         return {
             "columns": list(self.columns),
             "rows": [[_plain(cell) for cell in row] for row in self.rows],
-            "held": self.held,
+            "held": None if self.held is None else bool(self.held),
             "verdict": self.verdict,
         }
 
