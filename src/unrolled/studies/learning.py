@@ -76,7 +76,9 @@ def learn(
     config = Config(data=Data(task=task), model=model, training=training, decoding=Decoding(beam=1))
     with tempfile.TemporaryDirectory() as folder:
         unrolled.train(f"task:{task.type}", config=config, out=Path(folder) / "run")
-        return Learnt(unrolled.load(Path(folder) / "run"), Run.open(Path(folder) / "run").events())
+        predictor = unrolled.load(Path(folder) / "run")
+        assert isinstance(predictor, Predictor)
+        return Learnt(predictor, Run.open(Path(folder) / "run").events())
 
 
 def fit(
