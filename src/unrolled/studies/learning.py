@@ -25,7 +25,7 @@ from unrolled.config import (
     Training,
 )
 from unrolled.config.feeding import Feeding
-from unrolled.inference import Predictor
+from unrolled.inference import Predictor, load_predictor
 from unrolled.runs import Run
 
 __all__ = ["WINDOW", "Learnt", "fit", "learn"]
@@ -76,9 +76,7 @@ def learn(
     config = Config(data=Data(task=task), model=model, training=training, decoding=Decoding(beam=1))
     with tempfile.TemporaryDirectory() as folder:
         unrolled.train(f"task:{task.type}", config=config, out=Path(folder) / "run")
-        predictor = unrolled.load(Path(folder) / "run")
-        assert isinstance(predictor, Predictor)
-        return Learnt(predictor, Run.open(Path(folder) / "run").events())
+        return Learnt(load_predictor(Path(folder) / "run"), Run.open(Path(folder) / "run").events())
 
 
 def fit(
