@@ -58,13 +58,15 @@ def _requirements(wheel):
 def _required(requirements):
     """Names of what these requirements bring without any extra, and of what that brings."""
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     found, waiting = set(), [Requirement(text) for text in requirements]
     while waiting:
         requirement = waiting.pop()
-        if requirement.name not in found and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
-            found.add(requirement.name)
-            waiting += map(Requirement, metadata.requires(requirement.name) or [])
+        name = canonicalize_name(requirement.name)
+        if name not in found and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
+            found.add(name)
+            waiting += map(Requirement, metadata.requires(name) or [])
     return found
 
 
