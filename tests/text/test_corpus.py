@@ -146,6 +146,28 @@ def test_words_are_cut_at_ascii_white_space_and_line_ends_are_words():
     assert "\n" not in without.vocabulary.symbols
 
 
+@pytest.mark.parametrize("units", ["bpe", "unigram"])
+def test_subwords_of_lines_give_the_text_back(units):
+    text = " the cat sat\n\n  on the mat,\nthe  çat sat on\n" * 20 + "the"
+    codec = TextCodec.fit(Text(units=units, num_subwords=280), [text])
+    ids = codec.encode(text)
+    assert codec.decode(ids) == text
+    assert units == "unigram" or len(ids) < len(text.encode()) / 1.5
+    assert TextCodec.from_json(codec.to_json()).encode(text).tolist() == ids.tolist()
+    assert codec.names(codec.start) == ["\n"]
+    lines = [line + "\n" for line in text.split("\n")]
+    assert codec.symbols(lines).values.tolist() == [*ids.tolist(), *codec.start.tolist()]  # each line by itself
+    new = "ünseen \t words\n 😀"
+    assert codec.decode(codec.encode(new)) == new
+    assert "".join(list(codec.pieces(codec.encode("é")))) == "é"
+
+
+def test_options_belong_to_their_units():
+    for options in ({"num_subwords": 300}, {"line_ends": False}, {"units": "byte", "max_symbols": 9}):
+        with pytest.raises(ValueError, match="units="):
+            Text(**options)
+
+
 def test_unknown_characters_are_written_as_u_fffd():
     codec = TextCodec.fit(Text(), ["abc\n"])
     assert codec.decode(codec.encode("abç")) == "ab\ufffd"

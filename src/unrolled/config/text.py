@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from unrolled.config.base import Positive, Settings
 
@@ -15,8 +15,11 @@ class Text(Settings):
     """How running text is cut into symbols, and how much of it a language model sees at once."""
 
     type: Literal["text"] = "text"
-    units: Literal["character", "byte", "word"] = "character"
-    """One symbol a code point, a byte of the UTF-8 form, or a word between (ASCII) white space."""
+    units: Literal["character", "byte", "word", "bpe", "unigram"] = "character"
+    """One symbol a code point, a byte of the UTF-8 form, a word between (ASCII) white space, or a subword learnt from
+    the training text."""
+    num_subwords: Annotated[int, Field(ge=256)] = 8000
+    """Of `units="bpe"` and `units="unigram"`: how many are learnt, all 256 bytes included."""
     line_ends: bool = True
     """Of `units="word"` alone: whether the end of a line is a symbol of its own."""
     min_count: Positive = 1
@@ -33,3 +36,12 @@ class Text(Settings):
     """Unicode normal form of what the model reads and writes."""
     valid_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Share of the text, at its end, that is held out when no valid file is given."""
+
+    @model_validator(mode="after")
+    def _options_fit_the_units(self) -> Self:
+        for option, units in (("num_subwords", ("bpe", "unigram")), ("line_ends", ("word",))):
+            if self.units not in units and getattr(self, option) != type(self).model_fields[option].default:
+                raise ValueError(f"{option} is an option of units={' and units='.join(units)}, got units={self.units}")
+        if self.units not in ("character", "word") and (self.min_count > 1 or self.max_symbols is not None):
+            raise ValueError(f"units={self.units} keeps all its symbols: leave min_count and max_symbols unset")
+        return self

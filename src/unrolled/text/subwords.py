@@ -135,12 +135,12 @@ class Subwords:
     def join(self, symbols: Iterable[str]) -> str:
         """The text of symbols; bytes that are not UTF-8 become U+FFFD, as does an unknown symbol."""
         unknown = REPLACEMENT.encode()
-        text = b"".join(self._bytes.get(symbol, unknown) for symbol in symbols).decode(errors="replace")
+        text = b"".join(self.values.get(symbol, unknown) for symbol in symbols).decode(errors="replace")
         return text.removeprefix(" ")
 
     def head(self, text: str, num_symbols: int) -> str:
         """A beginning of a text that has no more symbols than this and cuts no code point."""
-        first = b"".join(self._bytes[symbol] for symbol in self.cut(text)[:num_symbols])
+        first = b"".join(self.values[symbol] for symbol in self.cut(text)[:num_symbols])
         head = first.decode(errors="ignore").removeprefix(" ")
         while self.lengths([head])[0] > num_symbols:  # without the bytes of half a character, it is cut another way
             head = head[:-1]
@@ -196,7 +196,7 @@ class Subwords:
     def _is_usable(self) -> bool:
         """Whether names can be told apart and the library takes the model."""
         try:
-            return len(self._bytes) == len(self.pieces) and self._model.get_vocab_size() == len(self.pieces)
+            return len(self.values) == len(self.pieces) and self._model.get_vocab_size() == len(self.pieces)
         except Exception:  # the library has no narrower one
             return False
 
@@ -208,7 +208,8 @@ class Subwords:
         )
 
     @cached_property
-    def _bytes(self) -> dict[str, bytes]:
+    def values(self) -> dict[str, bytes]:
+        """The bytes of each symbol."""
         return {name: _bytes_of(piece) for name, piece in zip(self._names, self.pieces, strict=True)}
 
     @cached_property

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from unrolled.config import Text
-from unrolled.errors import ConfigError, VocabularyError
+from unrolled.errors import VocabularyError
+from unrolled.text.line_subwords import LineSubwords
 from unrolled.text.normal_form import normalise
 from unrolled.text.ragged import Ragged
+from unrolled.text.subwords import Subwords
 from unrolled.text.units import REPLACEMENT, UNITS, Bytes
 from unrolled.text.vocabulary import BOS, EOS, PAD, SPECIAL_NAMES, UNK, Vocabulary
 
 __all__ = ["TextCodec"]
-
-_NOTHING = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -36,28 +36,26 @@ class TextCodec:
     text : Text
         Settings of the text that the model was trained on.
     vocabulary : Vocabulary
+    subwords : LineSubwords, optional
+        If text is cut into them.
     """
 
     text: Text
     vocabulary: Vocabulary
+    subwords: LineSubwords | None = None
 
     @classmethod
     def fit(cls, text: Text, blocks: Iterable[str]) -> Self:
-        """Take the vocabulary from training text in normal form, block by block.
-
-        Raises
-        ------
-        ConfigError
-            If `min_count` or `max_symbols` is set for bytes, which are all kept.
-        """
+        """Take the vocabulary, and subwords where they are asked for, from training text in normal form."""
+        if text.units == "byte":
+            return cls(text, Vocabulary(Bytes.names))
+        if text.units in ("bpe", "unigram"):
+            learnt = LineSubwords.train(blocks, kind=text.units, num_symbols=text.num_subwords)
+            return cls(text, Vocabulary(learnt.subwords.symbols), learnt)
         counts: Counter[str] = Counter()
         empty = cls(text, Vocabulary(()))
         for block in blocks:
             counts.update(UNITS[text.units].count(empty.documents(block)))
-        if text.units == "byte":
-            if text.min_count > 1 or text.max_symbols is not None:
-                raise ConfigError("units=byte keeps all 256 bytes: leave min_count and max_symbols unset")
-            return cls(text, Vocabulary(Bytes.names))
         return cls(text, Vocabulary.from_counts(counts, min_count=text.min_count, max_symbols=text.max_symbols))
 
     @property
@@ -65,7 +63,8 @@ class TextCodec:
         """What is read before the first symbol of a text: `BOS` or the end of a line; nothing if neither is known."""
         if self.text.document_end is not None:
             return np.array([BOS], dtype=np.int32)
-        return self.encode("\n") if "\n" in self.vocabulary.ids or self.text.units == "byte" else _NOTHING
+        line_end = self.vocabulary.ids.get(Bytes.names[10] if self.text.units == "byte" else "\n")
+        return np.array([] if line_end is None else [line_end], dtype=np.int32)
 
     def begun(self, tokens: NDArray[Any]) -> NDArray[Any]:
         """A whole text as it is scored: after what `start` says, so that its first symbol is predicted too."""
@@ -91,7 +90,13 @@ class TextCodec:
 
     def symbols(self, texts: Sequence[str]) -> Ragged:
         """Ids of texts in normal form, whatever is not in the vocabulary as `UNK`."""
-        return UNITS[self.text.units].encode(texts, self.vocabulary)
+        units = self.subwords or UNITS[self.text.units]
+        return units.encode(texts, self.vocabulary)
+
+    def cut(self, text: str) -> list[str]:
+        """Symbols of a text in normal form, known or not."""
+        units = self.subwords or UNITS[self.text.units]
+        return units.cut(text)
 
     def framed(self, documents: Ragged) -> Ragged:
         """Whole documents from `symbols` as a model reads them: with `BOS` and `EOS` where documents are marked."""
@@ -119,6 +124,8 @@ class TextCodec:
     def pieces(self, ids: Iterable[int]) -> Iterator[str]:
         """Text of each id as it comes; of bytes, a character comes with its last byte."""
         names = (self._name(int(id_)) for id_ in ids if id_ not in (PAD, BOS, EOS))
+        if self.subwords is not None:
+            return self.subwords.pieces(names)
         if self.text.units == "character":
             return names
         return _characters(names) if self.text.units == "byte" else _spaced(names)
@@ -133,7 +140,8 @@ class TextCodec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data; `from_json` gives an equal codec back."""
-        return {"text": self.text.model_dump(mode="json"), "vocabulary": self.vocabulary.to_json()}
+        learnt = {} if self.subwords is None else {"subwords": self.subwords.subwords.to_json()}
+        return {"text": self.text.model_dump(mode="json"), "vocabulary": self.vocabulary.to_json(), **learnt}
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
@@ -144,13 +152,14 @@ class TextCodec:
         VocabularyError
             If it has another form.
         """
-        if not isinstance(content, dict) or set(content) != {"text", "vocabulary"}:
+        if not isinstance(content, dict) or set(content) - {"subwords"} != {"text", "vocabulary"}:
             raise VocabularyError("codec: expected an object with 'text' and 'vocabulary'")
         try:
             text = Text.model_validate(content["text"])
         except ValidationError as error:
             raise VocabularyError(f"codec: settings of the text are not valid: {error}") from None
-        return cls(text, Vocabulary.from_json(content["vocabulary"]))
+        learnt = LineSubwords(Subwords.from_json(content.get("subwords"))) if text.units in ("bpe", "unigram") else None
+        return cls(text, Vocabulary.from_json(content["vocabulary"]), learnt)
 
 
 def _spaced(words: Iterable[str]) -> Iterator[str]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from typing import Protocol
 
 from unrolled.text.codec import Codec
 from unrolled.text.normal_form import NormalForm, normalise
 from unrolled.text.text_codec import TextCodec
-from unrolled.text.units import UNITS, Units
 from unrolled.text.vocabulary import Vocabulary
 from unrolled.text.wording import counted
 
 __all__ = ["UnknownSymbols"]
 
 MOST_LISTED = 10
+
+
+class Cutter(Protocol):
+    """What cuts text into symbols."""
+
+    def cut(self, text: str) -> list[str]:
+        """Symbols of a text."""
 
 
 class UnknownSymbols:
@@ -29,7 +36,7 @@ class UnknownSymbols:
     '1 symbol not seen in training: U+00E7 ç ×1 (line 2)'
     """
 
-    def __init__(self, vocabulary: Vocabulary, units: Units, normal_form: NormalForm) -> None:
+    def __init__(self, vocabulary: Vocabulary, units: Cutter, normal_form: NormalForm) -> None:
         self._vocabulary = vocabulary
         self._units = units
         self._normal_form = normal_form
@@ -51,7 +58,7 @@ class UnknownSymbols:
     @classmethod
     def of_text(cls, codec: TextCodec) -> UnknownSymbols:
         """Start a collection for a language model."""
-        return cls(codec.vocabulary, UNITS[codec.text.units], codec.text.normal_form)
+        return cls(codec.vocabulary, codec, codec.text.normal_form)
 
     def __bool__(self) -> bool:
         return bool(self.counts)
