@@ -12,7 +12,8 @@ from unrolled.commands.app import app
 FLAGS = {
     "train": "--source --target --dev --dev-source --dev-target --columns --preset --config --out --from --resume"
     " --device --seed --minutes --dry-run",
-    "predict": "--with --out --beam --nbest --jsonl --engine --attention",
+    "predict": "--with --out --beam --nbest --sample --temperature --top-k --top-p --seed --prefix --refuse-unknown"
+    " --jsonl --engine --attention",
     "generate": "--prompt --temperature --top-k --top-p --max-tokens --seed --stream --engine",
     "evaluate": "--source --target --with --beam --bleu --engine --predictions --json",
     "compare": "",

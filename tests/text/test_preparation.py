@@ -250,11 +250,14 @@ def test_saved_vocabulary_is_kept_and_new_symbols_are_listed(write):
     prepared = prepare(path, path, Data(), seed=0, codec=codec)
     assert (prepared.codec.source, prepared.codec.target) == (codec.source, codec.target)
     assert set(prepared.train.source[0][:-1]) == {UNK}
+    assert prepared.report.notes[0].startswith("WARNING: 6 of 6 source symbols (100%) are unknown to the saved model")
     note = "train source: 5 symbols not in the vocabulary: U+0066 f ×2 (line 1), U+0067 g ×1 (line 1)"
     assert any(line.startswith(note) for line in prepared.report.notes)
     known = write("k", rows("ab x", "a y"))
     notes = prepare(known, known, Data(), seed=0, codec=codec).report.notes
-    assert not any("vocabulary" in note for note in notes)
+    assert not any("vocabulary" in note or "WARNING" in note for note in notes)
+    some = write("s", rows(*["abcde x"] * 3, "abf y"))
+    assert not any("WARNING" in note for note in prepare(some, some, Data(), seed=0, codec=codec).report.notes)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ from unrolled.commands.generate import generate
 from unrolled.commands.predict import predict
 from unrolled.commands.presets import presets
 from unrolled.commands.report import report
-from unrolled.commands.reporting import is_debug, reporting
+from unrolled.commands.reporting import Commands, is_debug, reporting
 from unrolled.commands.score import score
 from unrolled.commands.show import show
 from unrolled.commands.study import study
 from unrolled.commands.train import train
 
 app = typer.Typer(
+    cls=Commands,
     help="Sequence models, unrolled: train them on your own pairs, predict, evaluate, compare, look inside.",
     add_completion=False,
     no_args_is_help=True,

@@ -9,16 +9,21 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec, cast
 
 import typer
+from typer.core import TyperGroup
 
 from unrolled.commands.streams import speak_utf8
 from unrolled.errors import UnrolledError
 
 P = ParamSpec("P")
+
+UsageError = cast("type[Exception]", typer.BadParameter.__bases__[0])
+"""What click raises for a wrong call; typer's versions keep it in different places."""
 
 is_debug: ContextVar[bool] = ContextVar("is_debug", default=False)
 """Whether tracebacks are shown."""
@@ -62,6 +67,33 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             _leave(f"internal error: {type(error).__name__}: {message} (run again with --debug and report it)", 70)
 
     return wrapped
+
+
+class Commands(TyperGroup):
+    """All commands; one that is called wrongly is told so in one line, like every other error."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what stands before the command's name."""
+        with _usage_in_one_line():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the command's arguments, and run it."""
+        with _usage_in_one_line():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        text = str(cast("Any", error).format_message())
+        if "\n" in text:  # the whole help, where there were no arguments at all
+            raise
+        speak_utf8()
+        context = getattr(error, "ctx", None)
+        _leave(f"{text.rstrip('.')}; see {getattr(context, 'command_path', 'unrolled')} --help", 2)
 
 
 def note(text: str) -> None:

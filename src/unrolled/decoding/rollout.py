@@ -75,6 +75,7 @@ def sample(
     max_length: int | IntArray,
     seed: int,
     lines: Sequence[int] | None = None,
+    draw: int = 0,
     policy: SamplingPolicy | None = None,
     min_length: int = 1,
     penalty: LengthPenalty | None = None,
@@ -84,8 +85,8 @@ def sample(
 ) -> list[Hypothesis]:
     """One output a source, each symbol drawn from the filtered distribution.
 
-    Each source has its own generator, seeded by `(seed, line)`, and step t uses its t-th number: an output depends
-    neither on its neighbours nor on its batch. `log_prob` is that of the unfiltered model.
+    Each source has its own generator, seeded by `(seed, line, draw)`, and step t uses its t-th number: an output
+    depends neither on its neighbours nor on its batch. `log_prob` is that of the unfiltered model.
 
     Parameters
     ----------
@@ -95,6 +96,8 @@ def sample(
         0 or more.
     lines : sequence of int, optional
         What tells the sources apart, 0 or more; none for 0, 1, 2, …
+    draw : int
+        What tells several outputs of one source apart, 0 or more.
     policy : SamplingPolicy, optional
         Temperature, top-k, top-p; none for the model's own distribution.
     min_length : int
@@ -117,7 +120,8 @@ def sample(
     rollout = _Rollout(engine, sources, max_length=max_length, prefixes=prefixes, need_attention=need_attention)
     if not 1 <= min_length <= rollout.limits.min(initial=min_length):
         raise ConfigError(f"min_length must be from 1 to max_length, got {min_length}")
-    uniforms = _uniforms(seed, range(len(sources)) if lines is None else lines, rollout.limits)
+    lines = range(len(sources)) if lines is None else lines
+    uniforms = _uniforms(lines, rollout.limits, seed=seed, draw=draw)
 
     def drawn(stepper: Stepper, active: IntArray, step: int) -> tuple[IntArray, FloatArray]:
         ids = stepper.sample(early if step + 1 < min_length else policy, uniforms[active, step])
@@ -126,13 +130,13 @@ def sample(
     return rollout.run(drawn, penalty or LengthPenalty())
 
 
-def _uniforms(seed: int, lines: Sequence[int], limits: IntArray) -> FloatArray:
-    """Numbers in [0, 1), `(B, longest)`: row i depends on `(seed, lines[i])` alone."""
+def _uniforms(lines: Sequence[int], limits: IntArray, *, seed: int, draw: int) -> FloatArray:
+    """Numbers in [0, 1), `(B, longest)`: row i depends on `(seed, lines[i], draw)` alone."""
     if len(lines) != len(limits):
         raise ShapeError(f"lines: expected one number a source, {len(limits)} in all, got {len(lines)}")
     uniforms = np.zeros((len(limits), limits.max(initial=0)))
     for row, line, limit in zip(uniforms, lines, limits, strict=True):
-        row[:limit] = np.random.default_rng((seed, line)).random(limit)
+        row[:limit] = np.random.default_rng((seed, line, draw)).random(limit)
     return uniforms
 
 

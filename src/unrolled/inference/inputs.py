@@ -41,6 +41,7 @@ class InputNotes:
     """
 
     def __init__(self, codec: Codec, *, longest: int, limit: int | None = None) -> None:
+        self.codec = codec
         self.unknown = UnknownSymbols.of_sources(codec)
         self.longest = longest
         self.limit = limit
@@ -71,7 +72,8 @@ class InputNotes:
         """
         numbers = range(self.num_lines + 1, self.num_lines + 1 + len(sources)) if lines is None else lines
         for source, names, line in zip(sources, features or [()] * len(sources), numbers, strict=True):
-            self.unknown.add(source, line=line, features=names)
+            if not self.codec.is_blank(source):  # which the model does not see
+                self.unknown.add(source, line=line, features=names)
         lengths = symbol_lengths(encoded)
         is_unreadable = lengths > (self.limit or np.inf)
         self.unreadable += [numbers[row] for row in np.flatnonzero(is_unreadable).tolist()]

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unrolled.config import Config
-from unrolled.decoding import Engine, Hypothesis, LengthPenalty, beam_search, greedy, score
+from unrolled.decoding import Engine, Hypothesis, LengthPenalty, SamplingPolicy, beam_search, greedy, sample, score
 from unrolled.errors import ConfigError, ShapeError, VocabularyError
 from unrolled.inference.inputs import InputNotes, symbol_lengths
+from unrolled.inference.prediction import NOTHING, UNREADABLE, Prediction
 from unrolled.runs import DataDigest
-from unrolled.text import EOS, UNK, Codec, DataFile, Pairs, Ragged, evaluation_batches, in_order, split_features
+from unrolled.text import (
+    EOS,
+    UNK,
+    Codec,
+    DataFile,
+    Pairs,
+    Ragged,
+    UnknownSymbols,
+    evaluation_batches,
+    in_order,
+    split_features,
+)
 
 if TYPE_CHECKING:
     from unrolled.inference.evaluation import Report
@@ -28,42 +39,6 @@ BATCH_TOKENS = 1 << 12  # padded source symbols, times the beam, that are search
 Ids = NDArray[np.integer[Any]]
 Features = Sequence[str | Sequence[str]]
 """Features of each source: `"N;PL"` or `("N", "PL")`."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Prediction:
-    """One output for one source.
-
-    Attributes
-    ----------
-    text : str
-        The output, in composed letters.
-    log_prob : float
-        ln P(output | source) in nats, the end symbol included.
-    score : float
-        What outputs are ranked by: `log_prob` divided by the run's length penalty.
-    is_finished : bool
-        Whether the model ended the output itself; otherwise it was cut at its greatest length.
-    source_symbols, target_symbols : tuple of str
-        What the model read and wrote, end symbols included.
-    attention : (T, S) array, optional
-        Weights over the source symbols for each target symbol; only on request.
-    """
-
-    text: str
-    log_prob: float
-    score: float
-    is_finished: bool
-    source_symbols: tuple[str, ...] = ()
-    target_symbols: tuple[str, ...] = ()
-    attention: NDArray[np.floating[Any]] | None = None
-
-
-NOTHING = Prediction(text="", log_prob=0.0, score=0.0, is_finished=True)
-"""The answer to a blank source: it is not given to the model."""
-
-UNREADABLE = Prediction(text="", log_prob=-math.inf, score=-math.inf, is_finished=False)
-"""The answer to a source with more symbols than the model has positions."""
 
 
 class Predictor:
@@ -144,6 +119,7 @@ class Predictor:
         *,
         beam: int | None = None,
         num_best: int = 1,
+        prefixes: Sequence[str] | None = None,
         need_attention: bool = False,
     ) -> list[list[Prediction]]:
         """The `num_best` best outputs for each source, best first, their texts distinct.
@@ -151,29 +127,140 @@ class Predictor:
         There may be fewer than `num_best` where no more exist. A source that is longer than the model can read has one
         empty output that is not finished, with `log_prob` -inf.
 
+        Parameters
+        ----------
+        sources, features, beam
+            As for `predict`.
+        num_best : int
+        prefixes : sequence of str, optional
+            What each output is forced to begin with; its symbols count in `log_prob`, and come on top of the greatest
+            output length. Of subwords, a prefix had better end with a word.
+        need_attention : bool
+
         Raises
         ------
         ConfigError
             If `num_best` or `beam` is below 1, or attention is asked of a model that has none.
+        ShapeError
+            If there is not one prefix a source.
+        VocabularyError
+            If a prefix holds a symbol that the model cannot write.
         """
         beam = self.config.decoding.beam if beam is None else beam
         if min(beam, num_best) < 1:
             raise ConfigError(f"search needs beam >= 1 and num_best >= 1, got beam {beam} and num_best {num_best}")
-        if need_attention and getattr(self.config.model.decoder, "attention", None) == "none":
-            raise ConfigError(f"{self.name} has no attention to show: it was trained with model.decoder.attention=none")
-        beam = max(beam, num_best)
+        self._check_attention(need_attention)
+        width = max(beam, num_best)
+
+        def find(inputs: _Inputs) -> list[list[Prediction]]:
+            found = self._search(inputs, width, num_best, need_attention=need_attention)
+            return [self._distinct(source, items) for source, items in zip(inputs.sources, found, strict=True)]
+
+        return self._answers(sources, features, prefixes, find, width=width)
+
+    def sample(
+        self,
+        sources: Sequence[str],
+        features: Features | None = None,
+        *,
+        seed: int = 0,
+        policy: SamplingPolicy | None = None,
+        num_samples: int = 1,
+        lines: Sequence[int] | None = None,
+        prefixes: Sequence[str] | None = None,
+        need_attention: bool = False,
+    ) -> list[list[Prediction]]:
+        """Outputs that are drawn at random, `num_samples` for each source, in the order of drawing.
+
+        An output follows from the source, `seed`, its line and its place among the draws alone.
+
+        Parameters
+        ----------
+        sources, features, prefixes, need_attention
+            As for `search`.
+        seed : int
+            0 or more.
+        policy : SamplingPolicy, optional
+            Temperature, top-k, top-p; none for the model's own distribution.
+        num_samples : int
+        lines : sequence of int, optional
+            What tells the sources apart, 0 or more; none for 0, 1, 2, …
+
+        Raises
+        ------
+        ConfigError
+            If `num_samples` is below 1 or `seed` below 0, or attention is asked of a model that has none.
+        ShapeError, VocabularyError
+            As for `search`.
+        """
+        if num_samples < 1 or seed < 0:
+            raise ConfigError(f"sampling needs num_samples >= 1 and seed >= 0, got {num_samples} and {seed}")
+        self._check_attention(need_attention)
+        numbers = np.arange(len(sources)) if lines is None else np.asarray(lines, dtype=np.int64)
+
+        def find(inputs: _Inputs) -> list[list[Prediction]]:
+            draws = [
+                sample(
+                    self.engine,
+                    inputs.sources,
+                    max_length=inputs.limits,
+                    seed=seed,
+                    lines=numbers[inputs.rows].tolist(),
+                    draw=draw,
+                    policy=policy,
+                    penalty=self._penalty(),
+                    prefixes=inputs.prefixes,
+                    need_attention=need_attention,
+                )
+                for draw in range(num_samples)
+            ]
+            return [
+                [self._prediction(source, item) for item in items]
+                for source, items in zip(inputs.sources, zip(*draws, strict=True), strict=True)
+            ]
+
+        return self._answers(sources, features, prefixes, find, width=1)
+
+    def _answers(
+        self,
+        sources: Sequence[str],
+        features: Features | None,
+        prefixes: Sequence[str] | None,
+        find: Callable[[_Inputs], list[list[Prediction]]],
+        *,
+        width: int,
+    ) -> list[list[Prediction]]:
+        """What is known without the model, and what `find` finds in batches of alike lengths, `width` rows a source."""
         encoded = self.encode(sources, features)
+        forced = None if prefixes is None else self._encode_prefixes(prefixes, num_sources=len(sources))
         known = self._without_search(sources, encoded)
         rows = np.array([row for row, answer in enumerate(known) if answer is None], dtype=np.int64)
         batches = evaluation_batches(
-            encoded.lengths[rows], batch_tokens=BATCH_TOKENS // beam, max_batch_size=max(1, BATCH_ROWS // beam)
+            encoded.lengths[rows], batch_tokens=BATCH_TOKENS // width, max_batch_size=max(1, BATCH_ROWS // width)
         )
-        found = [
-            self._search([encoded[row] for row in rows[batch]], beam, num_best, need_attention=need_attention)
-            for batch in batches
-        ]
+        found = [find(self._inputs(rows[batch], encoded, forced)) for batch in batches]
         answers = iter(in_order(batches, found))
         return [next(answers) if answer is None else [answer] for answer in known]
+
+    def _inputs(self, rows: NDArray[np.int64], encoded: Ragged, forced: list[Ids] | None) -> _Inputs:
+        sources = [encoded[row] for row in rows]
+        prefixes = None if forced is None else [forced[row] for row in rows]
+        extra = np.array([len(prefix) for prefix in prefixes or [()] * len(rows)], dtype=np.int64)
+        return _Inputs(rows, sources, prefixes, self._capped(self.max_lengths(sources) + extra))
+
+    def _encode_prefixes(self, prefixes: Sequence[str], *, num_sources: int) -> list[Ids]:
+        if isinstance(prefixes, str) or len(prefixes) != num_sources:
+            raise ShapeError(f"prefixes: expected one text a source, {num_sources} in all, got {prefixes!r}")
+        for number, prefix in enumerate(prefixes, start=1):
+            unknown = UnknownSymbols.of_targets(self.codec)
+            unknown.add(prefix, line=number)
+            if unknown:
+                raise VocabularyError(f"prefix {prefix!r}: {unknown.summary()}; the model cannot write it")
+        return [row[:-1] for row in map(self.codec.encode_target, prefixes)]
+
+    def _check_attention(self, need_attention: bool) -> None:
+        if need_attention and getattr(self.config.model.decoder, "attention", None) == "none":
+            raise ConfigError(f"{self.name} has no attention to show: it was trained with model.decoder.attention=none")
 
     def _without_search(self, sources: Sequence[str], encoded: Ragged) -> list[Prediction | None]:
         """The answers that are known before any search: to blank sources and to those that cannot be read."""
@@ -268,7 +355,10 @@ class Predictor:
     def max_lengths(self, rows: Sequence[Ids]) -> NDArray[np.int64]:
         """The greatest output length for each encoded source, end symbol included."""
         fixed = self.config.decoding.max_length
-        lengths = np.array([fixed or 2 * _num_symbols(row) + 50 for row in rows], dtype=np.int64)
+        return self._capped(np.array([fixed or 2 * _num_symbols(row) + 50 for row in rows], dtype=np.int64))
+
+    def _capped(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """No longer than the model can write."""
         return lengths if self.target_limit is None else np.minimum(lengths, self.target_limit)
 
     def is_within(self, sources: Ragged, targets: Ragged) -> NDArray[np.bool_]:
@@ -277,40 +367,58 @@ class Predictor:
         within: NDArray[np.bool_] = is_readable & (targets.lengths <= (self.target_limit or np.inf))
         return within
 
-    def _search(self, sources: list[Ids], beam: int, num_best: int, *, need_attention: bool) -> list[list[Prediction]]:
-        decoding, limits = self.config.decoding, self.max_lengths(sources)
-        if beam == 1 and decoding.length_penalty == "none":  # the same result, by a shorter way
-            best = greedy(self.engine, sources, max_length=limits, need_attention=need_attention)
-            found = [[item] for item in best]
-        else:
-            found = beam_search(
+    def _search(self, inputs: _Inputs, beam: int, num_best: int, *, need_attention: bool) -> list[list[Hypothesis]]:
+        penalty = self._penalty()
+        if beam == 1 and self.config.decoding.length_penalty == "none":  # the same result, by a shorter way
+            best = greedy(
                 self.engine,
-                sources,
-                max_length=limits,
-                beam=beam,
-                num_best=num_best,
-                penalty=LengthPenalty(decoding.length_penalty, decoding.alpha),
+                inputs.sources,
+                max_length=inputs.limits,
+                prefixes=inputs.prefixes,
                 need_attention=need_attention,
             )
-        return [self._predictions(source, items) for source, items in zip(sources, found, strict=True)]
+            return [[item] for item in best]
+        return beam_search(
+            self.engine,
+            inputs.sources,
+            max_length=inputs.limits,
+            beam=beam,
+            num_best=num_best,
+            penalty=penalty,
+            prefixes=inputs.prefixes,
+            need_attention=need_attention,
+        )
 
-    def _predictions(self, source: Ids, items: Sequence[Hypothesis]) -> list[Prediction]:
-        symbols = tuple(self.codec.source_symbols(source))
+    def _penalty(self) -> LengthPenalty:
+        return LengthPenalty(self.config.decoding.length_penalty, self.config.decoding.alpha)
+
+    def _distinct(self, source: Ids, items: Sequence[Hypothesis]) -> list[Prediction]:
         predictions: dict[str, Prediction] = {}
         for item in items:
-            text = self.codec.decode_target(item.ids)
-            ids = [*item.ids, EOS] if item.is_finished else item.ids
-            prediction = Prediction(
-                text=text,
-                log_prob=item.log_prob,
-                score=item.score,
-                is_finished=item.is_finished,
-                source_symbols=symbols,
-                target_symbols=tuple(self.codec.target_symbols(ids)),
-                attention=item.attention,
-            )
-            predictions.setdefault(text, prediction)  # two spellings of one text: the better one stays
+            prediction = self._prediction(source, item)
+            predictions.setdefault(prediction.text, prediction)  # two spellings of one text: the better one stays
         return list(predictions.values())
+
+    def _prediction(self, source: Ids, item: Hypothesis) -> Prediction:
+        ids = [*item.ids, EOS] if item.is_finished else item.ids
+        return Prediction(
+            text=self.codec.decode_target(item.ids),
+            log_prob=item.log_prob,
+            score=item.score,
+            is_finished=item.is_finished,
+            source_symbols=tuple(self.codec.source_symbols(source)),
+            target_symbols=tuple(self.codec.target_symbols(ids)),
+            attention=item.attention,
+        )
+
+
+class _Inputs(NamedTuple):
+    """Sources that are answered together, which rows they are, their forced prefixes and greatest output lengths."""
+
+    rows: NDArray[np.int64]
+    sources: Sequence[Ids]
+    prefixes: Sequence[Ids] | None
+    limits: NDArray[np.int64]
 
 
 def _split(features: Features | None) -> list[tuple[str, ...]] | None:

@@ -25,6 +25,7 @@ from unrolled.text.vocabulary import UNK
 __all__ = ["Prepared", "prepare"]
 
 FEW_PAIRS = 100
+MOST_UNKNOWN = 0.2  # share of symbols above which a saved vocabulary is the wrong one
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def prepare(
     train_examples = train_part.encode(codec)
     dev_examples = None if dev_part is None or not dev_part.rows.size else dev_part.encode(codec)
     if saved is not None:
-        notes += _unknown_notes(train_part, train_examples, codec, "train")
+        notes = _foreign_notes(train_examples) + notes + _unknown_notes(train_part, train_examples, codec, "train")
     if dev_part is not None and dev_examples is not None:
         notes += _unknown_notes(dev_part, dev_examples, codec, "valid")
     notes += _size_notes(train_part, dev_part)
@@ -213,6 +214,20 @@ def _fit(pairs: Pairs, data: Data, learnt: Learnt) -> Codec:
     if data.task is not None:
         return Codec(data, *vocabularies(data.task))
     return Codec.fit(data, pairs.sources, pairs.targets or [], pairs.features, learnt=learnt)
+
+
+def _foreign_notes(train: Examples) -> list[str]:
+    """A warning where most of what is trained on further is nothing to the saved model."""
+    notes = []
+    for name, rows in (("source", train.source), ("target", train.target)):
+        num_unknown = int((rows.values == UNK).sum())
+        num_symbols = int(rows.values.size) - len(rows)  # without end symbols
+        if num_unknown > MOST_UNKNOWN * num_symbols:
+            notes.append(
+                f"WARNING: {num_unknown} of {num_symbols} {name} symbols ({num_unknown / num_symbols:.0%}) are unknown"
+                " to the saved model, which cannot tell them apart; train a new model on this data"
+            )
+    return notes
 
 
 def _unknown_notes(part: _Part, examples: Examples, codec: Codec, name: str) -> list[str]:
