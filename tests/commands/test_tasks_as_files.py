@@ -16,6 +16,9 @@ def test_train_predict_evaluate_and_compare(command, tmp_path):
     assert report["blind"]["error_rate"] == 1 - 1 / 9
     assert report["exposure"]["num_labels"][0] == 1000
     assert "task:reverse" in trained.output
+    scored = command("score", run, "task:reverse").stdout.splitlines()
+    assert len(scored) == 1000
+    assert all(line.split("\t")[2] == line.split("\t")[3][::-1] for line in scored)
     assert "paired" in command("compare", "task:reverse", run, run).stdout
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from unrolled import config
-from unrolled.errors import DataError
-from unrolled.text import FrameCodec, read_pieces
+from unrolled.errors import ConfigError, DataError, VocabularyError
+from unrolled.text import FrameCodec, prepare_frames, read_pieces
 from unrolled.text.tasks import draw_vectors, fixed_vectors, vector_task_of
 
 MUSIC = {
@@ -78,6 +78,23 @@ def test_another_form_is_refused_where_it_is(write, content, message):
 def test_a_codec_survives_json():
     codec = FrameCodec(num_inputs=3, num_outputs=5)
     assert FrameCodec.from_json(json.loads(json.dumps(codec.to_json()))) == codec
+    for wrong in ([], {"num_inputs": 3}, {"num_inputs": 3, "num_outputs": "5"}):
+        with pytest.raises(VocabularyError, match="expected an object with the numbers"):
+            FrameCodec.from_json(wrong)
+
+
+def test_the_report_before_training(write):
+    music = prepare_frames(write(MUSIC), None, config.FrameData(num_keys=4))
+    assert music.report[0] == "train: 2 pieces, 4 steps, longest piece 3; at most 2 of 4 keys at once, mean 1.00"
+    assert (music.codec, music.num_sequences) == (FrameCodec(4, 4), 2)
+    task = prepare_frames("task:copy-memory", None, config.FrameData(task=config.CopyMemoryTask(lag=5, epoch_size=7)))
+    assert task.report[0] == "task:copy_memory: 7 new sequences an epoch, 1000 for valid"
+    assert task.report[1] == f"at best without reading the inputs: {10 * math.log(8) / 25:.4f} (nats an output)"
+    assert (task.codec, task.train) == (FrameCodec(10, 9), None)
+    with pytest.raises(ConfigError, match="expected the settings of task:adding, got task:copy_memory"):
+        prepare_frames("task:adding", None, config.FrameData(task=config.CopyMemoryTask()))
+    with pytest.raises(ConfigError, match="got two files"):
+        prepare_frames(("a", "b"), None, config.FrameData())
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------

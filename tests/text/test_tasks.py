@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unrolled import config
 from unrolled.errors import ConfigError
 from unrolled.settings import resolve
-from unrolled.text import tasks
+from unrolled.text import UNK, prepare, tasks
 from unrolled.text.chance import uniforms
 
 TASKS = [config.CopyTask(), config.ReverseTask(), config.SortTask(), config.AdditionTask(), config.DatesTask()]
@@ -126,10 +126,18 @@ def test_dates():
 
 @each_task
 def test_every_symbol_is_in_the_vocabularies(task):
-    source, target = tasks.vocabularies(task)
+    source, target = tasks.vocabularies(task, "NFC")
     pairs = drawn(task, range(3000))
     assert set("".join(pairs.sources)) == set(source.symbols)
     assert set("".join(pairs.targets)) == set(target.symbols)
+
+
+def test_vocabularies_are_in_the_normal_form_of_the_data():
+    data = config.Data(task=config.ReverseTask(alphabet="éa"), normal_form="NFD")
+    prepared = prepare("task:reverse", None, data, seed=0)
+    assert prepared.codec.source.symbols == ("a", "e", "\u0301")
+    assert not prepared.train.source.rows_with(UNK)
+    assert prepared.codec.decode_target(prepared.train.target[3]) == prepared.train_pairs.targets[3]
 
 
 # --- without input ---------------------------------------------------------------------------------------------------

@@ -55,8 +55,10 @@ def _score_text(model: TextModel, file: DataFile) -> None:
 
 def _score_pairs(model: Predictor, file: DataFile) -> None:
     from unrolled.text import read_pairs
+    from unrolled.text.tasks import fixed_pairs, is_task, named_task
 
-    given = read_pairs(file, model.codec.data)
+    data = model.codec.data
+    given = fixed_pairs(named_task(str(file), data.task), "test") if is_task(file) else read_pairs(file, data)
     targets = given.targets or []
     notes = model.inspect(given.sources, given.features, lines=given.lines.tolist())
     for message in (*given.notes, *notes.messages()):

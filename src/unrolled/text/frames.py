@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from unrolled.errors import DataError
+from unrolled.errors import DataError, VocabularyError
 from unrolled.text.files import read_text
 
 __all__ = ["FrameBatch", "FrameCodec", "Pieces", "read_pieces"]
@@ -79,8 +79,19 @@ class FrameCodec:
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
-        """Read what `to_json` wrote."""
-        return cls(num_inputs=int(content["num_inputs"]), num_outputs=int(content["num_outputs"]))
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        VocabularyError
+            If it has another form.
+        """
+        names = ("num_inputs", "num_outputs")
+        if not isinstance(content, dict) or not all(type(content.get(name)) is int for name in names):
+            raise VocabularyError(
+                "codec of vectors: expected an object with the numbers 'num_inputs' and 'num_outputs'"
+            )
+        return cls(*(content[name] for name in names))
 
 
 @dataclass(frozen=True)

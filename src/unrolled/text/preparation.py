@@ -212,7 +212,7 @@ def _cut(texts: list[str], lengths: NDArray[np.int64], side: Side, units: Units,
 
 def _fit(pairs: Pairs, data: Data, learnt: Learnt) -> Codec:
     if data.task is not None:
-        return Codec(data, *vocabularies(data.task))
+        return Codec(data, *vocabularies(data.task, data.normal_form))
     return Codec.fit(data, pairs.sources, pairs.targets or [], pairs.features, learnt=learnt)
 
 

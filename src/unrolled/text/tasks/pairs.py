@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from unrolled import config
 from unrolled.errors import DataError
 from unrolled.text.chance import uniforms
+from unrolled.text.normal_form import NormalForm, normalise
 from unrolled.text.pairs import Pairs
 from unrolled.text.tasks.blind import Blind
 from unrolled.text.tasks.numbers import Addition, Dates
@@ -81,10 +82,13 @@ def task_of(settings: config.PairTask) -> TextTask:
     return Dates(settings) if isinstance(settings, config.DatesTask) else Strings(settings)
 
 
-def vocabularies(settings: config.PairTask) -> tuple[Vocabulary, Vocabulary]:
-    """All symbols of the sources and of the targets, whether or not they have been drawn yet."""
+def vocabularies(settings: config.PairTask, form: NormalForm) -> tuple[Vocabulary, Vocabulary]:
+    """All symbols of the sources and of the targets in a normal form, whether or not they have been drawn yet."""
     task = task_of(settings)
-    source, target = (Vocabulary(tuple(sorted(symbols))) for symbols in (task.source_symbols, task.target_symbols))
+    source, target = (
+        Vocabulary(tuple(sorted(set(normalise(symbols, form)))))
+        for symbols in (task.source_symbols, task.target_symbols)
+    )
     return source, target
 
 
