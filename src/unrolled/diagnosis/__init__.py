@@ -23,7 +23,7 @@ from unrolled.diagnosis.examine import Examination, examine
 from unrolled.diagnosis.exposure import ExposureGap, exposure_gap
 from unrolled.diagnosis.findings import FAULTS, Fault, Finding, Where
 from unrolled.diagnosis.flow import GradientFlow, gradient_flow
-from unrolled.diagnosis.material import Material, open_material, sample
+from unrolled.diagnosis.material import Material, PairMaterial, TextMaterial, open_material
 from unrolled.diagnosis.memory import (
     ForgetGates,
     JacobianNorms,
@@ -55,6 +55,8 @@ __all__ = [
     "GradientFlow",
     "JacobianNorms",
     "Material",
+    "PairMaterial",
+    "TextMaterial",
     "Where",
     "activations",
     "attention_numbers",
@@ -83,5 +85,4 @@ __all__ = [
     "gradient_flow",
     "jacobian_norms",
     "open_material",
-    "sample",
 ]

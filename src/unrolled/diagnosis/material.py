@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,43 +15,125 @@ from torch import nn
 from unrolled import models
 from unrolled.config import Config, Data, Text
 from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.findings import Finding
+from unrolled.diagnosis.held_out import check_left_out, check_unknown_symbols
+from unrolled.diagnosis.overlap import check_overlap
 from unrolled.errors import ConfigError, DataError
-from unrolled.parameters import Sizes, inventory
+from unrolled.inference.engines import sizes_of
+from unrolled.parameters import inventory
 from unrolled.runs import DataDigest, Run, check_tensors
-from unrolled.text import Codec, Examples, Pairs, collate, read_pairs
+from unrolled.text import Codec, Corpus, Examples, Pairs, TextCodec, collate, read_pairs
+from unrolled.text.streams import text_batch
 from unrolled.text.tasks import draw_pairs, fixed_pairs
 
-__all__ = ["Material", "open_material", "sample"]
+__all__ = ["Material", "PairMaterial", "TextMaterial", "open_material"]
 
 DRAWN = 2000
 """Pairs of an endless task that are looked at."""
+SAMPLED = 20_000
+"""Pairs of the training file that are measured for their lengths."""
+READ = 200_000
+"""Characters at the start of a text that are looked at."""
+MANY, LONG = 128, 40
+"""Examples whose symbols are looked at, and how long they may be."""
+
+Check = Callable[[], Sequence[Finding]]
 
 
-@dataclass(frozen=True)
-class Material:
+@dataclass(frozen=True, kw_only=True)
+class Material(ABC):
     """A run, and what of it can be looked at.
 
     Attributes
     ----------
     config : Config
-    codec : Codec
     events : list of dict
         The log.
     model : nn.Module or None
         With the weights to predict with, or those of the newest saved state.
-    train, dev : Pairs or None
-        Training pairs without those held out; what was held out, or the dev file.
     missing : dict of str to str
-        Why a part is none, by its name.
+        Why a part is not there, by its name.
     """
 
     config: Config
-    codec: Codec
     events: list[dict[str, Any]]
-    model: nn.Module | None = None
-    train: Pairs | None = None
-    dev: Pairs | None = None
+    model: nn.Module | None
     missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    @abstractmethod
+    def num_symbols(self) -> int:
+        """V, the symbols that the model can write."""
+
+    @abstractmethod
+    def sample(self, count: int, *, longest: int, is_held_out: bool = False) -> Batch | None:
+        """A batch of training (or held-out) examples of at most so many symbols; none where there are none."""
+
+    @abstractmethod
+    def data_checks(self) -> dict[str, Check]:
+        """Checks of the data alone, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairMaterial(Material):
+    """Of a run on pairs: training pairs without those held out, and what was held out or the dev file."""
+
+    codec: Codec
+    train: Pairs | None
+    dev: Pairs | None
+
+    @property
+    def num_symbols(self) -> int:
+        """Target symbols."""
+        return len(self.codec.target)
+
+    def sample(self, count: int, *, longest: int, is_held_out: bool = False) -> Batch | None:
+        """Pairs drawn at random from those of at most `longest` symbols a side, or the shortest if none are."""
+        pairs = self.dev if is_held_out else self.train
+        return None if pairs is None else _batch_of(self.codec, pairs, count, longest)
+
+    def data_checks(self) -> dict[str, Check]:
+        """Unknown symbols, lengths, and pairs in both parts."""
+        codec, train, dev = self.codec, self.train, self.dev
+        if train is None:
+            return {}
+        some = train.take(np.random.default_rng(0).permutation(len(train))[:SAMPLED])
+        seen = _batch_of(codec, some, MANY, LONG)
+        checks: dict[str, Check] = {
+            "check_unknown_symbols": lambda: check_unknown_symbols(seen, name=some.file),
+            "check_left_out": lambda: check_left_out(codec, some),
+        }
+        if dev is not None and codec.data.task is None:  # an endless task draws a short pair again and again
+            checks["check_overlap"] = lambda: check_overlap(train, dev)
+        return checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextMaterial(Material):
+    """Of a language model's run: ids of the beginning of the training text, and of the valid file if there is one."""
+
+    codec: TextCodec
+    train: NDArray[Any] | None
+    dev: NDArray[Any] | None
+
+    @property
+    def num_symbols(self) -> int:
+        """Symbols of the vocabulary."""
+        return len(self.codec.vocabulary)
+
+    def sample(self, count: int, *, longest: int, is_held_out: bool = False) -> Batch | None:
+        """Windows of `longest` symbols, spread evenly."""
+        tokens = self.dev if is_held_out else self.train
+        if tokens is None or len(tokens) < 2:
+            return None
+        length = min(longest, len(tokens) - 1)
+        starts = np.unique(np.linspace(0, len(tokens) - length - 1, count).astype(np.int64))
+        return Batch.of(text_batch(tokens, starts, length))
+
+    def data_checks(self) -> dict[str, Check]:
+        """Unknown symbols."""
+        seen = self.sample(MANY, longest=LONG)
+        return {} if seen is None else {"check_unknown_symbols": lambda: check_unknown_symbols(seen, name="the text")}
 
 
 def open_material(path: str | Path, data: str | Path | None = None) -> Material:
@@ -61,7 +144,7 @@ def open_material(path: str | Path, data: str | Path | None = None) -> Material:
     path : path
         The run.
     data : path, optional
-        Pairs to look at in place of the training file.
+        Pairs or text to look at in place of what was trained on.
 
     Raises
     ------
@@ -69,24 +152,49 @@ def open_material(path: str | Path, data: str | Path | None = None) -> Material:
         If the folder is no run, or damaged.
     DataError
         If `data` cannot be used.
+    ConfigError
+        If it is a run on vectors.
     """
     run = Run.open(path)
-    if not isinstance(run.config.data, Data):
-        kind = "a language model" if isinstance(run.config.data, Text) else "a model of vectors"
-        raise ConfigError(f"{run.path} is {kind}; so far the doctor looks at runs on pairs")
-    codec = Codec.from_json(run.vocabulary())
-    material = Material(run.config, codec, run.events())
-    missing: dict[str, str] = {}
-    model = _model(run, codec)
-    if model is None:
-        missing["model"] = "no weights were saved yet"
-    digest = run.data()
-    train, dev = _pairs(digest, codec.data, data, missing, seed=run.config.training.seed)
-    return replace(material, model=model, train=train, dev=dev, missing=missing)
+    if isinstance(run.config.data, Data):
+        return _of_pairs(run, data)
+    if isinstance(run.config.data, Text):
+        return _of_text(run, data, run.config.data)
+    raise ConfigError(f"{run.path} is a model of vectors; so far the doctor looks at runs on pairs and on text")
 
 
-def _model(run: Run, codec: Codec) -> nn.Module | None:
-    sizes = Sizes(len(codec.source), codec.source.num_features, len(codec.target))
+def _of_pairs(run: Run, data: str | Path | None) -> PairMaterial:
+    codec, missing = Codec.from_json(run.vocabulary()), dict[str, str]()
+    train, dev = _pairs(run.data(), codec.data, data, missing, seed=run.config.training.seed)
+    model = _model(run, codec, missing)
+    return PairMaterial(
+        config=run.config, events=run.events(), model=model, missing=missing, codec=codec, train=train, dev=dev
+    )
+
+
+def _of_text(run: Run, data: str | Path | None, settings: Text) -> TextMaterial:
+    codec, missing, digest = TextCodec.from_json(run.vocabulary()), dict[str, str](), run.data()
+
+    def beginning(path: str | Path) -> NDArray[Any]:
+        text = "".join(Corpus(path, settings).blocks(0, READ))
+        return codec.framed(codec.symbols(codec.documents(text))).values
+
+    train = dev = None
+    try:
+        train = beginning(digest.train.path if data is None else data)
+        dev = None if digest.dev is None or data is not None else beginning(digest.dev.path)
+    except DataError as error:
+        if data is not None:
+            raise
+        missing["train"] = str(error)
+    model = _model(run, codec, missing)
+    return TextMaterial(
+        config=run.config, events=run.events(), model=model, missing=missing, codec=codec, train=train, dev=dev
+    )
+
+
+def _model(run: Run, codec: Codec | TextCodec, missing: dict[str, str]) -> nn.Module | None:
+    sizes = sizes_of(codec)
     shapes = {parameter.name: parameter.shape for parameter in inventory(run.config.model, sizes)}
     if run.has_weights:
         weights = run.weights(shapes)
@@ -95,6 +203,7 @@ def _model(run: Run, codec: Codec) -> nn.Module | None:
         weights = state.arrays[f"weights-{state.step}"]
         check_tensors(weights, shapes, where=run.path / f"state of step {state.step}")
     else:
+        missing["model"] = "no weights were saved yet"
         return None
     return models.build(run.config.model, sizes, weights).eval()
 
@@ -124,27 +233,13 @@ def _pairs(
     return train, dev if dev is not None and len(dev) else None
 
 
-def sample(codec: Codec, pairs: Pairs, count: int, *, longest: int, seed: int = 0) -> Batch:
-    """A batch of pairs drawn at random from those of at most `longest` symbols a side, or the shortest if none are.
-
-    Parameters
-    ----------
-    codec : Codec
-    pairs : Pairs
-        At least one, with targets.
-    count, longest, seed : int
-    """
-    drawn = np.random.default_rng(seed).permutation(len(pairs))[: 50 * count]
+def _batch_of(codec: Codec, pairs: Pairs, count: int, longest: int) -> Batch:
+    drawn = np.random.default_rng(0).permutation(len(pairs))[: 50 * count]
     some = pairs.take(drawn)
     examples = Examples(
         codec.encode_sources(some.sources, some.features), codec.encode_targets(some.targets or []), drawn
     )
-    chosen = _short(np.maximum(examples.source.lengths, examples.target.lengths), count, longest)
+    lengths = np.maximum(examples.source.lengths, examples.target.lengths)
+    chosen = np.argsort(np.maximum(lengths, longest), kind="stable")[:count]  # the short ones as drawn, then by length
     batch = Batch.of(collate(examples, chosen))
     return replace(batch, lines=tuple(some.lines[chosen].tolist()))
-
-
-def _short(lengths: NDArray[np.integer[Any]], count: int, longest: int) -> NDArray[np.int64]:
-    """The first `count` that are short enough, filled up with the shortest of the others."""
-    order = np.argsort(np.maximum(lengths, longest), kind="stable")
-    return order[:count].astype(np.int64)

@@ -23,6 +23,8 @@ def training(view: View) -> Figure:
 
 def attention(view: View) -> Figure:
     """Where the model looked while it wrote one output, beside what that output rests on."""
+    if not isinstance(view.material, diagnosis.PairMaterial):
+        raise ConfigError(f"attention: {view.path} is a language model; see the figure `heads`")
     best, (source, features) = view.prediction, view.source
     if best.attention is None or not best.target_symbols:
         raise ConfigError(f"attention: {view.path} has none to show for {source!r}; see the figure `gradients`")
@@ -33,19 +35,21 @@ def attention(view: View) -> Figure:
 
 
 def heads(view: View) -> Figure:
-    """The same for every head of every layer of a Transformer."""
-    weights = [
-        found for module, found in diagnosis.attention_weights(view.model, view.followed) if module.endswith(".cross")
-    ]
-    if not weights:
-        raise ConfigError(f"heads: the decoder of {view.path} has no heads; see the figure `attention`")
+    """The same for every head of every layer of a Transformer; of a language model: its look at earlier symbols."""
     ids = view.followed
-    assert ids.source is not None and ids.labels is not None
-    source = view.predictor.codec.source_symbols(ids.source[0].tolist())
-    target = view.predictor.codec.target_symbols(ids.labels[0].tolist())
-    return figures.attention_heads(
-        np.stack(weights), source, target, title=f"{view.source[0]} → {view.prediction.text}"
-    )
+    found = [
+        weights
+        for module, weights in diagnosis.attention_weights(view.model, ids)
+        if module.startswith("decoder.layers") and module.endswith(".cross") == (ids.source is not None)
+    ]
+    if not found:
+        raise ConfigError(f"heads: the decoder of {view.path} has no heads; see the figure `attention`")
+    assert ids.labels is not None
+    if ids.source is None:
+        symbols = view.symbols(ids.inputs)
+        return figures.attention_heads(np.stack(found), symbols, symbols)
+    source, target = view.symbols(ids.source, of_source=True), view.symbols(ids.labels)
+    return figures.attention_heads(np.stack(found), source, target, title=f"{view.source[0]} → {view.prediction.text}")
 
 
 def gates(view: View) -> Figure:
@@ -55,11 +59,10 @@ def gates(view: View) -> Figure:
     shown = {gate: grid for gate, grid in values.items() if gate.endswith("gate")}
     if not shown:
         raise ConfigError(f"gates: {view.path} has no gated recurrent layer; see the figure `gradients`")
-    codec, ids = view.predictor.codec, view.followed
-    assert ids.source is not None
-    if name.startswith("decoder"):
-        return figures.gates_over_time(shown, codec.target_symbols(ids.inputs[0].tolist()))
-    return figures.gates_over_time(shown, codec.source_symbols(ids.source[0].tolist()))
+    ids = view.followed
+    if ids.source is None or name.startswith("decoder"):
+        return figures.gates_over_time(shown, view.symbols(ids.inputs))
+    return figures.gates_over_time(shown, view.symbols(ids.source, of_source=True))
 
 
 def gradients(view: View) -> Figure:
@@ -83,12 +86,12 @@ def jacobian(view: View) -> Figure:
 def lengths(view: View) -> Figure:
     """Error rate by source length, training lengths marked."""
     groups = view.report.evaluation.by_length
-    training = view.material.train
+    training = view.of_pairs.train
     return figures.length_curve(
         [_middle(group.name) for group in groups],
         {view.path.name: [_estimate(group) for group in groups]},
         counts=[group.num_sources for group in groups],
-        training_lengths=() if training is None else view.material.codec.encode_sources(training.sources).lengths - 1,
+        training_lengths=() if training is None else view.of_pairs.codec.encode_sources(training.sources).lengths - 1,
     )
 
 

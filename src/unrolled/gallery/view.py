@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from unrolled.diagnosis import Batch, Material, open_material, sample
-from unrolled.errors import CheckpointError, DataError
+from unrolled.diagnosis import Batch, Material, PairMaterial, TextMaterial, open_material
+from unrolled.errors import CheckpointError, ConfigError, DataError
 from unrolled.inference import Prediction, Predictor, Report, load_predictor
 from unrolled.text import PAD, Pairs, shift
 
@@ -32,9 +32,9 @@ class View:
     ----------
     path : Path
     data : path or None
-        Pairs to look at; none for what the run held out, or trained on.
+        Pairs or text to look at; none for what the run held out, or trained on.
     text : str or None
-        The source to follow; none for one of the pairs.
+        The source (of a language model: the text) to follow; none for one of the data.
     """
 
     path: Path
@@ -64,6 +64,19 @@ class View:
             raise CheckpointError(f"{self.path}: {self.material.missing['model']}")
         return self.material.model
 
+    @property
+    def of_pairs(self) -> PairMaterial:
+        """The material of a run on pairs.
+
+        Raises
+        ------
+        ConfigError
+            If it is a run on text.
+        """
+        if not isinstance(self.material, PairMaterial):
+            raise ConfigError(f"{self.path} is a language model; this figure is one of pairs")
+        return self.material
+
     @cached_property
     def pairs(self) -> Pairs:
         """Pairs that the run was not trained on, if there are any, else those that it was.
@@ -73,15 +86,22 @@ class View:
         DataError
             If they are gone.
         """
-        found = self.material.dev if self.material.dev is not None else self.material.train
+        found = self.of_pairs.train if self.of_pairs.dev is None else self.of_pairs.dev
         if found is None:
-            raise DataError(f"{self.material.missing['train']}; or name pairs with --data")
+            raise self._no_data()
         return found
 
     @cached_property
     def batch(self) -> Batch:
-        """A few of the pairs."""
-        return sample(self.material.codec, self.pairs, FEW, longest=LONGEST)
+        """A few examples, held-out ones if there are any."""
+        held_out = self.material.sample(FEW, longest=LONGEST, is_held_out=True)
+        found = held_out or self.material.sample(FEW, longest=LONGEST)
+        if found is None:
+            raise self._no_data()
+        return found
+
+    def _no_data(self) -> DataError:
+        return DataError(f"{self.material.missing['train']}; or name data with --data")
 
     @cached_property
     def source(self) -> tuple[str, tuple[str, ...]]:
@@ -101,13 +121,30 @@ class View:
 
     @cached_property
     def followed(self) -> Batch:
-        """That source with its best output, as a batch of one."""
+        """That source with its best output, or a piece of the text, as a batch of one."""
+        if isinstance(self.material, TextMaterial):
+            return self._piece(self.material)
         source, features = self.source
         ids = np.array(self.predictor.encode([source], [features] if features else None)[0], dtype=np.int64)
         labels = np.array(self.predictor.codec.encode_target(self.prediction.text), dtype=np.int64)
-        inputs = shift(labels[None])[0]
-        tensors = (torch.from_numpy(row)[None] for row in (ids, inputs, labels))
+        tensors = (torch.from_numpy(row)[None] for row in (ids, shift(labels[None])[0], labels))
         return replace(Batch.of(tuple(tensors)), pad=PAD)
+
+    def _piece(self, material: TextMaterial) -> Batch:
+        if self.text is None:
+            return self.batch.rows(torch.tensor([0]))
+        ids = torch.from_numpy(material.codec.encode(self.text).astype(np.int64))[None]
+        if ids.shape[1] < 2:
+            raise ConfigError("--input: expected at least two symbols of text")
+        return Batch(ids[:, :-1], ids[:, 1:], pad=PAD)
+
+    def symbols(self, ids: torch.Tensor, *, of_source: bool = False) -> list[str]:
+        """Names of one row of ids."""
+        row = ids[0].tolist()
+        if isinstance(self.material, TextMaterial):
+            return self.material.codec.names(row)
+        codec = self.of_pairs.codec
+        return codec.source_symbols(row) if of_source else codec.target_symbols(row)
 
     @cached_property
     def report(self) -> Report:
