@@ -25,7 +25,7 @@ from unrolled.studies.study import Interval, Result, Size, Study, curve, pick
 
 __all__ = ["STUDY"]
 
-D, SYMBOLS, REPEATS = 32, 64, 3
+D, SYMBOLS, REPEATS, WINDOW = 32, 64, 3, 32
 FIT_FROM = 4 * D
 """Shorter sequences cost mostly what does not depend on their length."""
 CAPTION = (
@@ -52,7 +52,8 @@ def layers() -> dict[str, Layer]:
     return {
         "recurrent (LSTM)": Layer(recurrent, 1, 1),
         "convolution": Layer(convolution, 1, 1),
-        "attention": Layer(TransformerEncoder(**attention), 2, 1),
+        "attention": Layer(TransformerEncoder.model_validate(attention), 2, 1),
+        f"attention, window {WINDOW}": Layer(TransformerEncoder.model_validate({**attention, "window": WINDOW}), 1, 1),
     }
 
 
@@ -137,7 +138,7 @@ def _slope(lengths: list[int], values: list[float] | list[int]) -> float:
 
 STUDY = Study(
     "cost",
-    "Recurrence and convolution cost time linear in the length, attention quadratic",
+    "Recurrence, convolution and windowed attention cost time linear in the length, attention quadratic",
     "Vaswani et al. 2017, table 1; Dao et al. 2022 for the memory of tiled attention",
     measure,
 )

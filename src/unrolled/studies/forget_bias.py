@@ -45,9 +45,9 @@ class Rememberer(nn.Module):
 
 def measure(size: Size, tell: Callable[[str], None]) -> Result:
     """Loss over the steps for each bias and seed, and the step at which the task is mostly learnt."""
-    seeds = range(pick(size, tiny=2, default=4, full=8))
-    length = pick(size, tiny=5, default=50, full=100)
-    steps = pick(size, tiny=40, default=1500, full=4000)
+    seeds = range(pick(size, tiny=2, default=3, full=8))
+    length = pick(size, tiny=5, default=30, full=100)
+    steps = pick(size, tiny=40, default=800, full=4000)
     rows, curves, learnt = [], {}, {}
     for bias in BIASES:
         tell(f"forget bias {bias:g}")

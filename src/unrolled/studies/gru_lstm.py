@@ -23,9 +23,9 @@ CAPTION = (
 
 def measure(size: Size, tell: Callable[[str], None]) -> Result:
     """Weights of the recurrent layers, last dev loss, and the step at which half of the first loss is gone."""
-    seeds = range(pick(size, tiny=2, default=4, full=8))
-    steps = pick(size, tiny=20, default=1200, full=4000)
-    task = ReverseTask(length=pick(size, tiny=3, default=8, full=12), dev_size=200)
+    seeds = range(pick(size, tiny=2, default=3, full=8))
+    steps = pick(size, tiny=20, default=600, full=4000)
+    task = ReverseTask(length=pick(size, tiny=3, default=6, full=12), dev_size=200)
     every = max(10, steps // 30)
     rows, curves, found = [], {}, {}
     for cell in ("lstm", "gru"):
