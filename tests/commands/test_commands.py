@@ -22,6 +22,7 @@ FLAGS = {
     "show": "--data --input --out",
     "report": "--data --out",
     "study": "--list --full --out",
+    "sweep": "--out --jobs --dry-run",
     "presets": "",
     "demo": "",
 }

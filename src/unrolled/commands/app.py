@@ -19,6 +19,7 @@ from unrolled.commands.reporting import Commands, is_debug, reporting
 from unrolled.commands.score import score
 from unrolled.commands.show import show
 from unrolled.commands.study import study
+from unrolled.commands.sweep import sweep
 from unrolled.commands.train import train
 
 app = typer.Typer(
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, predict, generate, evaluate, compare, score, doctor, show, report, study, presets, demo):
+for command in (train, predict, generate, evaluate, compare, score, doctor, show, report, study, sweep, presets, demo):
     app.command()(reporting(command))
 
 
