@@ -102,6 +102,10 @@ def test_a_terminal_has_a_bar_that_fits_its_width():
         (DataPrepared(0, lines=("train: 3 pairs", "note: [odd] markup")), "train: 3 pairs\nnote: [odd] markup"),
         (evaluated(is_best=False, metric="loss", value=1.5), "step 10, epoch 1: dev loss 1.5000"),
         (
+            evaluated(is_best=False, metric="loss", value=1.5, num_characters=18),
+            "step 10, epoch 1: dev loss 1.5000 (perplexity 4.48, 1.082 bits a character)",
+        ),
+        (
             evaluated(weights="average", is_best=False),
             "step 10, epoch 1: dev loss 1.5000, error rate 25.00 % (averaged weights)",
         ),

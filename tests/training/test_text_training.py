@@ -147,7 +147,7 @@ def test_rows_of_several_processes_are_all_rows():
 def test_the_held_out_text_is_scored_whole(decoder):
     ids, model = tokens(30), build(decoder)
     context = Context(None if decoder is RECURRENT else 29)
-    score = TextDev(ids, context=context, vocabulary_size=12, device=CPU).score(model)
+    score = TextDev(ids, context=context, num_characters=30, vocabulary_size=12, device=CPU).score(model)
     assert score.num_labels == 29
     assert model.training
     objective = TextObjective(Training(max_steps=1, label_smoothing=0.0), device=CPU, is_carried=False)

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Column
 
+from unrolled.metrics.perplexity import bits_per_unit, perplexity
 from unrolled.training.events import (
     DataPrepared,
     Evaluated,
@@ -135,6 +136,10 @@ def describe(event: Event) -> str:
 def describe_value(event: Evaluated) -> str:
     """Loss and metric of an evaluation."""
     loss = "no labels to score" if event.loss is None else f"loss {event.loss:.4f}"
+    if event.loss is not None and event.num_characters:
+        nats = event.loss * event.num_labels
+        bits = bits_per_unit(nats, event.num_characters)
+        loss += f" (perplexity {perplexity(nats, event.num_labels):.2f}, {bits:.3f} bits a character)"
     if event.metric == "loss" or event.value is None:
         return loss
     return f"{loss}, {event.metric.replace('_', ' ')} {100 * event.value:.2f} %"

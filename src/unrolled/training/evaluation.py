@@ -37,6 +37,8 @@ class Score:
     value: float | None
     """Of the metric that chooses; lower is better."""
     num_labels: int
+    num_characters: int | None = None
+    """Of running text, for bits per character."""
 
 
 class Dev(Protocol):
@@ -169,7 +171,9 @@ class SharedDev:
         loss, value, num_labels = self._processes.of_main(*numbers)
         if num_labels < 0:
             return None
-        return Score(loss, value, int(num_labels)) if num_labels else Score(None, None, 0)
+        if num_labels == 0:
+            return Score(None, None, 0)
+        return Score(loss, value, int(num_labels), None if score is None else score.num_characters)
 
 
 def _symbols(ids: NDArray[Any], *, unknown: str) -> list[str]:

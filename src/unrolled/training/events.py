@@ -117,6 +117,8 @@ class Evaluated(Event):
     seconds: float
     """That the evaluation took."""
     weights: Literal["current", "average"] = "current"
+    num_characters: int | None = None
+    """Of the dev set, where it is running text."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -327,6 +327,7 @@ class Trainer:
             num_labels=score.num_labels,
             seconds=seconds,
             weights="average" if is_average else "current",
+            num_characters=score.num_characters,
         )
 
     def _save(self) -> None:

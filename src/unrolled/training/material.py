@@ -162,7 +162,13 @@ def _of_text(prepared: PreparedText, config: Config, train_path: str | Path, dev
     def dev(device: torch.device) -> Dev | None:
         if valid is None or len(valid) < 2:
             return None
-        return TextDev(valid, context=context, vocabulary_size=len(codec.vocabulary), device=device)
+        return TextDev(
+            valid,
+            context=context,
+            num_characters=prepared.report.valid.num_characters,
+            vocabulary_size=len(codec.vocabulary),
+            device=device,
+        )
 
     return Material(
         codec=codec,

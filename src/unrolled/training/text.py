@@ -130,12 +130,15 @@ class TextDev:
     tokens : id array (N,)
         Begins with what is read before the first symbol that counts; at least two.
     context : Context
-    vocabulary_size : int
+    num_characters, vocabulary_size : int
     device : torch.device
         Where the model lies.
     """
 
-    def __init__(self, tokens: Tokens, *, context: Context, vocabulary_size: int, device: torch.device) -> None:
+    def __init__(
+        self, tokens: Tokens, *, context: Context, num_characters: int, vocabulary_size: int, device: torch.device
+    ) -> None:
+        self._num_characters = num_characters
         self._tokens = tokens
         self._num_labels = int((tokens[1:] != BOS).sum())
         self._context = context
@@ -153,4 +156,4 @@ class TextDev:
         if log_probs is None:
             return None
         loss = -float(log_probs.sum()) / self._num_labels
-        return Score(loss=loss, value=loss, num_labels=self._num_labels)
+        return Score(loss, loss, self._num_labels, self._num_characters)
