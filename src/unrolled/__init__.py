@@ -21,7 +21,7 @@ from unrolled.version import __version__
 if TYPE_CHECKING:
     from unrolled.config import Config
     from unrolled.errors import UnrolledError
-    from unrolled.inference import Prediction, Predictor, Report, compare, load
+    from unrolled.inference import Prediction, Predictor, Report, TextEvaluation, TextModel, compare, load
     from unrolled.settings import resolve
     from unrolled.training import train
 
@@ -30,6 +30,8 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Report",
+    "TextEvaluation",
+    "TextModel",
     "UnrolledError",
     "__version__",
     "compare",
@@ -43,6 +45,8 @@ _HOMES = {
     "Prediction": "inference",
     "Predictor": "inference",
     "Report": "inference",
+    "TextEvaluation": "inference",
+    "TextModel": "inference",
     "UnrolledError": "errors",
     "compare": "inference",
     "load": "inference",
