@@ -141,9 +141,9 @@ def tiny() -> Config:
 def char_lm() -> Config:
     """Language model of characters: an LSTM that carries its state through the text."""
     return Config(
-        data=Text(context=128),
-        model=LanguageModel(decoder=RecurrentLanguageDecoder(embedding_dim=128, hidden_size=512, dropout=0.1)),
-        training=TEXT.model_copy(update={"batch_tokens": 4096, "optimizer": Optimizer(learning_rate=4e-3)}),
+        data=Text(context=64),
+        model=LanguageModel(decoder=RecurrentLanguageDecoder(embedding_dim=128, hidden_size=384, dropout=0.1)),
+        training=TEXT.model_copy(update={"optimizer": Optimizer(learning_rate=4e-3)}),
     )
 
 
@@ -161,7 +161,7 @@ def word_lm() -> Config:
                 variational_dropout=True,
             )
         ),
-        training=TEXT.model_copy(update={"minutes": 60, "batch_tokens": 2048}),
+        training=TEXT.model_copy(update={"minutes": 60, "optimizer": Optimizer(learning_rate=3e-3)}),
     )
 
 

@@ -253,7 +253,7 @@ class Trainer:
 
     def _seconds_left(self) -> float | None:
         if self._progress.total_steps is None:
-            return None if self._budget is None else self._budget.seconds - self._clock.seconds
+            return None if self._budget is None else max(0.0, self._budget.seconds - self._clock.seconds)
         first, start = self._session_start
         pace = (self._clock.seconds - start) / (self._progress.step - first)
         return pace * (self._progress.total_steps - self._progress.step)
