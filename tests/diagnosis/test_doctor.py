@@ -76,7 +76,7 @@ def test_without_its_data_a_run_is_judged_by_its_log(healthy, tmp_path):
     try:
         file.write_text(content + "x\tX\n")
         found = examine_run(healthy)
-        assert "changed since the run started" in found.skipped["the train"]
+        assert "changed since the run started" in found.skipped["the training data"]
         assert "check_progress" in found.checked and "check_causal" not in found.checked
         assert "check_causal" in examine_run(healthy, data=tmp_path / "other.tsv").checked
     finally:

@@ -25,6 +25,7 @@ __all__ = ["examine_run"]
 
 FEW, MANY = 4, 128
 """Examples for the checks that take a model apart, and for those that only run it."""
+PARTS = {"model": "the weights", "train": "the training data", "dev": "the dev data"}
 SHORT, LONG = 12, 40
 """Most symbols of these, where there are enough of them."""
 
@@ -63,7 +64,7 @@ def examine_run(path: str | Path, *, data: str | Path | None = None) -> Examinat
     return Examination(
         findings=tuple(worst_first(_distinct([*findings, *seen.findings]))),
         checked=(*checks, *seen.checked),
-        skipped={**seen.skipped, **{f"the {name}": why for name, why in material.missing.items()}},
+        skipped={**seen.skipped, **{PARTS[name]: why for name, why in material.missing.items()}},
     )
 
 

@@ -87,7 +87,8 @@ def _pictures(view: View) -> tuple[list[str], list[str]]:
         try:
             figure = picture(view)
         except UnrolledError as error:
-            absent.append(str(error).partition("\n")[0])
+            reason = str(error).partition("\n")[0]
+            absent.append(reason if reason.startswith(name) else f"{name}: {reason}")
             continue
         caption = (picture.__doc__ or "").partition("\n")[0]
         drawn.append(

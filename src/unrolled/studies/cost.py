@@ -29,7 +29,7 @@ D, SYMBOLS, REPEATS, WINDOW = 32, 64, 3, 32
 FIT_FROM = 4 * D
 """Shorter sequences cost mostly what does not depend on their length."""
 CAPTION = (
-    "One encoder layer of width 32, forward and backward, one sequence, on this machine. Left: time. Right: what the"
+    "One encoder layer of width 32, forward and backward, one sequence, on this machine. Left: CPU time. Right: what the"
     " forward pass keeps for the backward pass; attention computes its weights in tiles and keeps no T × T matrix."
     " Slopes are the exponents of the table."
 )
@@ -73,10 +73,18 @@ def measure(size: Size, tell: Callable[[str], None]) -> Result:
             (name, fitted[name][0], layer.work, fitted[name][1], layer.memory, min(times[-1]), bytes_kept[-1] / 2**20)
         )
     panels = [
-        Panel(seconds, "length T", "seconds", log="xy"),
+        Panel(seconds, "length T", "CPU seconds", log="xy"),
         Panel(kept, "length T", "kept for the backward pass (MiB)", log="xy"),
     ]
-    columns = ("layer", "time ~ T^", "theory", "memory ~ T^", "theory", f"s at {lengths[-1]}", f"MiB at {lengths[-1]}")
+    columns = (
+        "layer",
+        "time ~ T^",
+        "theory",
+        "memory ~ T^",
+        "theory",
+        f"CPU s at {lengths[-1]}",
+        f"MiB at {lengths[-1]}",
+    )
     is_near = {name: abs(fitted[name][0] - layer.work) < 0.35 for name, layer in found.items()}
     held = all(is_near.values()) or (None if any(is_near.values()) else False)
     slopes = ", ".join(f"{name} {slope:.2f}" for name, (slope, _) in fitted.items())
@@ -85,12 +93,12 @@ def measure(size: Size, tell: Callable[[str], None]) -> Result:
 
 
 def _seconds(encoder: Encoder, length: int) -> float:
-    """Of one forward and backward pass, after one that warms up."""
+    """CPU time of one forward and backward pass, after one that warms up; other programs do not count."""
     model, source = _built(encoder), _tokens(length)
     _loss(model, source).backward()
-    start = time.perf_counter()
+    start = time.process_time()
     _loss(model, source).backward()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def _kept_bytes(encoder: Encoder, length: int) -> int:

@@ -59,7 +59,8 @@ def measure(size: Size, tell: Callable[[str], None]) -> Result:
         learnt[bias] = Interval.of([*first])
         rows.append((bias, learnt[bias], Interval.of([*found[:, -1]]), f"{int(is_low.any(1).sum())} of {len(seeds)}"))
     panel = Panel(curves, "optimiser step", "loss (nats)", title=f"first of {length} symbols")
-    held = learnt[1.0].high < learnt[0.0].low
+    helps = [learnt[bias].high < learnt[0.0].low for bias in (1.0, 2.0)]
+    held = True if helps[0] else None if helps[1] else False
     verdict = (
         f"over {length} steps half of the loss is gone after {learnt[0.0]} steps with bias 0, {learnt[1.0]} with 1,"
         f" {learnt[2.0]} with 2 (runs that never got there count as {steps})"
