@@ -29,7 +29,7 @@ D, SYMBOLS, REPEATS, WINDOW = 32, 64, 3, 32
 FIT_FROM = 4 * D
 """Shorter sequences cost mostly what does not depend on their length."""
 CAPTION = (
-    "One encoder layer of width 32, forward and backward, one sequence, on this machine. Left: CPU time. Right: what the"
+    "One encoder layer of width 32, forward and backward, one sequence. Left: CPU time. Right: what the"
     " forward pass keeps for the backward pass; attention computes its weights in tiles and keeps no T × T matrix."
     " Slopes are the exponents of the table."
 )
