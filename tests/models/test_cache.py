@@ -33,9 +33,10 @@ def test_two_that_grow_from_one_part_ways():
     with torch.no_grad():
         past = EMPTY.grown(*positions(0, 3)).grown(*positions(3, 1))
         first, second = past.grown(*positions(10, 1)), past.grown(*positions(20, 2))
-        longer = first.grown(*positions(11, 1))
+        longer, other = first.grown(*positions(11, 1)), first.grown(*positions(12, 1))
         assert numbers(second) == [0, 1, 2, 3, 20, 21]
         assert numbers(longer) == [0, 1, 2, 3, 10, 11]
+        assert numbers(other) == [0, 1, 2, 3, 10, 12]
         assert numbers(first) == [0, 1, 2, 3, 10]
         assert numbers(past) == [0, 1, 2, 3]
 

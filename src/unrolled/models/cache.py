@@ -48,21 +48,25 @@ class Room:
 class Cache(KeysValues):
     """Keys and values of a layer's past; an immutable value.
 
-    Without a graph to keep, a cache that grows step by step is a view of a `Room` twice as large, so that a step writes
-    its own positions alone: T steps copy O(T) positions and not O(T²). Two caches that grow from the same one part ways
-    when the second one grows: it moves to a room of its own.
+    Without a graph to keep, a cache that grows again and again is a view of a `Room` twice as large, so that a step
+    writes its own positions alone: T steps copy O(T) positions and not O(T²). Two caches that grow from the same one
+    part ways when the second one grows: it moves to a room of its own. A cache of selected rows grows by copying at
+    first; where rows are selected at every step, as in a beam, there is nothing to share.
     """
 
     room: Room | None = None
-    end: int = 0
+    end: int = 0  # in the room
+    has_grown: bool = False
 
     def grown(self, keys: Tensor, values: Tensor) -> Cache:
         """The past with n more positions; this one stays as it is."""
         past, later = self.keys.shape[2], KeysValues(keys, values)
         if past == 0:
             return Cache(keys, values)
-        if torch.is_grad_enabled():
-            return Cache(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+        if torch.is_grad_enabled() or not self.has_grown:
+            copy = Cache(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+            copy.has_grown = True
+            return copy
         room = self.room
         if room is None or not room.takes(self.end, later):
             room = Room(self, keys.shape[2])
@@ -75,7 +79,9 @@ class Cache(KeysValues):
         if self.room is not None:
             return _view(self.room, num_positions, self.end)
         begin = self.keys.shape[2] - num_positions
-        return Cache(self.keys[:, :, begin:], self.values[:, :, begin:])
+        end = Cache(self.keys[:, :, begin:], self.values[:, :, begin:])
+        end.has_grown = self.has_grown
+        return end
 
     def at(self, positions: Tensor) -> Cache:
         """Other positions (B, P') row by row."""
@@ -85,5 +91,5 @@ class Cache(KeysValues):
 
 def _view(room: Room, num_positions: int, end: int) -> Cache:
     cache = Cache(*(tensor[:, :, end - num_positions : end] for tensor in room.tensors))
-    cache.room, cache.end = room, end
+    cache.room, cache.end, cache.has_grown = room, end, True
     return cache
