@@ -39,7 +39,7 @@ FIRST = {
     "attention.py": "test_reference_attention.py",
     "positions.py": "test_reference_attention.py",
     "scores.py": "test_reference_attention.py",
-    "convolution.py": "../models/test_convolution.py",
+    "convolution.py": "test_reference_convolution.py",
     "frames.py": "../models/test_frames.py",
     "heads.py": "../models/test_frames.py",
     "cell.py": "test_cells.py",
