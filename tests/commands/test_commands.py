@@ -16,7 +16,7 @@ FLAGS = {
     " --jsonl --engine --attention",
     "generate": "--prompt --temperature --top-k --top-p --max-tokens --seed --stream --engine",
     "evaluate": "--source --target --with --beam --bleu --engine --predictions --json",
-    "compare": "",
+    "compare": "--source --target",
     "score": "--source --target --engine",
     "doctor": "--data --json",
     "show": "--data --input --out",

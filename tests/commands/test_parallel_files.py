@@ -51,6 +51,12 @@ def test_training_predicting_measuring_and_scoring(command, files, trained):
     measured = command("evaluate", trained, *options(files), "--predictions", trained.parent / "out.txt")
     assert measured.exit_code == 0, measured.output
     assert len((trained.parent / "out.txt").read_text().splitlines()) == 40
+    compared = command("compare", trained, trained.parent / "out.txt", *options(files))
+    assert compared.exit_code == 0, compared.output
+    assert "paired" in compared.stdout
+    alone = command("compare", files[1], trained.parent / "out.txt", *options(files))
+    assert alone.exit_code == 0, alone.output
+    assert "symbols: symbol" in alone.stdout.splitlines()[0]
     scored = command("score", trained, *options(files))
     assert [line.split("\t")[0] for line in scored.stdout.splitlines()] == [str(line) for line in range(1, 41)]
 

@@ -7,23 +7,31 @@ from typing import Annotated
 
 import typer
 
+from unrolled.commands.options import SourceOption, TargetOption, given_file
 from unrolled.commands.reporting import note
 
 
 def compare(
-    test: Annotated[Path, typer.Argument(metavar="TEST.tsv", help="Pairs with the right answers.", show_default=False)],
-    systems: Annotated[
+    files: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_OR_PREDICTIONS...", help="Runs, or files of predictions.", show_default=False),
+        typer.Argument(
+            metavar="TEST.tsv RUN_OR_PREDICTIONS...",
+            help="Pairs with the right answers; then runs, or files of predictions.",
+            show_default=False,
+        ),
     ],
+    source: SourceOption = None,
+    target: TargetOption = None,
 ) -> None:
     """Compare systems on the same sources, with paired 95 % intervals; the first is the baseline.
 
     A file of predictions may come from any program: one a line, for each line of TEST.tsv or for each distinct source.
+    With --source and --target there is no TEST.tsv.
     """
     from unrolled.inference import compare as compare_systems
 
-    contest = compare_systems(test, systems)
+    pairs, systems = (files[0], files[1:]) if source is None and target is None else (None, files)
+    contest = compare_systems(given_file(pairs, source, target), systems)
     for message in contest.reports[0].notes:
         note(message)
     print("\n".join(contest.lines()))

@@ -14,7 +14,7 @@ from unrolled.inference.loading import load_predictor
 from unrolled.metrics import Comparison
 from unrolled.metrics import compare as compare_evaluations
 from unrolled.runs import Run
-from unrolled.text import read_lines
+from unrolled.text import DataFile, read_lines
 
 __all__ = ["Contest", "compare"]
 
@@ -50,13 +50,13 @@ class Contest:
         }
 
 
-def compare(test: str | Path, systems: Sequence[str | Path]) -> Contest:
+def compare(test: DataFile, systems: Sequence[str | Path]) -> Contest:
     """Compare systems on the same sources by paired bootstrap.
 
     Parameters
     ----------
-    test : path
-        Pairs: the accepted answers.
+    test : path, or two
+        Pairs, or two parallel files: the accepted answers.
     systems : sequence of paths
         Run folders, and text files with one prediction a line: for each line of the test file or for each distinct
         source, alone or (as some programs write it) after the source and a tab. The first is the baseline.
@@ -105,10 +105,17 @@ def _read_predictions(path: Path, key: AnswerKey) -> list[str]:
     return lines
 
 
-def guess_data(test: str | Path) -> Data:
+def guess_data(test: DataFile) -> Data:
     """Settings for a test file of which no run tells: its columns by their number, symbols by their spaces."""
+    if isinstance(test, tuple):
+        return Data(format="parallel", target=_spelt(list(read_lines(test[1]))))
     rows = [line.split("\t") for line in read_lines(test)]
     num_columns = max(map(len, rows), default=2)
     columns = ("source", "target", "features")[:num_columns] + ("-",) * (num_columns - 3)
-    num_spaced = sum(len(row) > 1 and " " in row[1] for row in rows)
-    return Data(columns=columns, target=Side(units="space" if 2 * num_spaced > len(rows) else "character"))
+    return Data(columns=columns, target=_spelt([row[1] if len(row) > 1 else "" for row in rows]))
+
+
+def _spelt(targets: Sequence[str]) -> Side:
+    """Symbols are set apart by spaces if most of the texts have any."""
+    num_spaced = sum(" " in target for target in targets)
+    return Side(units="space" if 2 * num_spaced > len(targets) else "character")
