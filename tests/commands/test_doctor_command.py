@@ -45,3 +45,22 @@ def test_without_torch_it_says_what_to_install(command, run, monkeypatch):
     assert result.stderr == (
         "unrolled: diagnosis needs torch, which is not installed; run: pip install 'unrolled[train]'\n"
     )
+
+
+def test_a_hopeless_training_leaves_with_4_and_one_line(command, workplace, tmp_path, monkeypatch):
+    monkeypatch.setattr("unrolled.training.watch.WINDOW", 20)
+    monkeypatch.setattr("unrolled.training.watch.STUCK", 0.9)
+    settings = {
+        "data.target.units": "space",
+        "training.max_steps": 50,
+        "training.optimizer.learning_rate": 1e-12,
+        "training.schedule.type": "constant",
+        "training.schedule.warmup_steps": 0,
+    }
+    overrides = [f"{name}={value}" for name, value in settings.items()]
+    result = command("train", workplace / "words.tsv", *overrides, "--preset", "tiny", "--out", tmp_path / "run")
+    assert result.exit_code == 4
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("unrolled: step 40: the loss is stuck: ")
+    assert last.endswith("go on all the same with training.watch=false")
+    assert command("doctor", tmp_path / "run").exit_code == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unrolled.config import Config, Data, RecurrentDecoder, RecurrentEncoder, Seq2Seq, Side, Training
-from unrolled.diagnosis import examine_run
+from unrolled.diagnosis import FAULTS, examine_run
 from unrolled.diagnosis.training_log import check_dev_values, check_progress, check_skipped_steps, check_start
 from unrolled.errors import CheckpointError
 from unrolled.runs import Run
@@ -195,3 +195,8 @@ def test_dev_values_that_got_much_worse(values, is_worse):
 
 def test_findings_are_plain_json(healthy):
     assert json.loads(json.dumps(examine_run(healthy).to_json()))["findings"] == []
+
+
+def test_every_name_is_explained_in_the_guide():
+    guide = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    assert [name for name in FAULTS if f"`{name}`" not in guide] == []
