@@ -184,6 +184,31 @@ def test_training_further_keeps_the_vocabulary_and_lists_new_symbols(command, te
     assert (tmp_path / "run" / "vocabulary.json").read_bytes() == before
 
 
+def test_subwords_are_learnt_evaluated_and_written(command, text_runs, tmp_path):
+    settings = ["data.units=bpe", "data.num_subwords=280", "training.max_steps=20", *SMALL["char-lm"]]
+    trained = train(text_runs / "a.txt", "--preset", "char-lm", "--out", tmp_path / "run", *settings)
+    assert " distinct subwords; " in trained.stderr
+    report = command("evaluate", tmp_path / "run", text_runs / "a.txt")
+    assert "perplexity per subword" in report.stdout
+    assert command("generate", tmp_path / "run", "--prompt", "the 😀", "--max-tokens", "9").stdout.startswith("the 😀")
+    rows = command("score", tmp_path / "run", text_runs / "a.txt").stdout.splitlines()
+    nats = json.loads(command("evaluate", tmp_path / "run", text_runs / "a.txt", "--json").stdout)["nats"]
+    assert -sum(float(row.split("\t")[1]) for row in rows) == pytest.approx(nats, rel=1e-2)
+
+
+def test_a_convolution_is_a_language_model_too(command, text_runs, tmp_path):
+    settings = ["model.decoder.type=convolution", "model.decoder.channels=8", "training.max_steps=3", "data.context=16"]
+    train(text_runs / "a.txt", "--preset", "char-lm", "--out", tmp_path / "run", *settings)
+    ask = ["generate", tmp_path / "run", "--prompt", "the ", "--max-tokens", "20", "--engine"]
+    assert command(*ask, "torch").stdout == command(*ask, "numpy").stdout
+
+
+def test_a_text_without_a_preset_is_told_of_one(command, text_runs, tmp_path):
+    refused = command("train", text_runs / "a.txt", "--out", tmp_path / "run")
+    assert refused.exit_code == 2
+    assert "for running text take a preset such as char-lm" in refused.stderr
+
+
 def test_settings_that_need_the_other_kind_of_data_are_refused(command, text_runs, tmp_path):
     result = command("train", text_runs / "a.txt", "--preset", "g2p", "data.type=text", "--out", tmp_path / "run")
     assert result.exit_code == 2

@@ -18,6 +18,7 @@ from unrolled.errors import DataError
 from unrolled.metrics.perplexity import bits_per_unit, perplexity
 from unrolled.next_symbol import FloatArray
 from unrolled.text import BOS, EOS, Corpus, TextCodec, TextTally, UnknownSymbols, normalise
+from unrolled.text.text_report import unit_name
 from unrolled.text.units import UNITS
 
 __all__ = ["TextEvaluation", "TextModel"]
@@ -226,7 +227,7 @@ class TextModel:
             num_characters=tally.num_characters,
             num_bytes=num_bytes,
             num_words=num_words,
-            unit=self.codec.text.units,
+            unit=unit_name(self.codec.text.units),
             context=str(self.context),
             seconds=time.perf_counter() - start,
             notes=tuple(corpus.notes() + self._unknown_notes(tally.unknown)),

@@ -15,7 +15,7 @@ from unrolled.text.unknown import UnknownSymbols
 from unrolled.text.vocabulary import UNK
 from unrolled.text.wording import counted
 
-__all__ = ["PartReport", "TextReport", "TextTally"]
+__all__ = ["PartReport", "TextReport", "TextTally", "unit_name"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TextReport:
         lines = [f"train: {_described(self.train)}"]
         lines += [f"valid: {_described(self.valid)}"] if self.valid.num_characters else []
         longest = f"longest line of train: {counted(self.train.longest, 'character')} (line {self.train.longest_line})"
-        lines.append(f"vocabulary: {self.num_symbols:,} distinct {self.units}s; {longest}")
+        lines.append(f"vocabulary: {self.num_symbols:,} distinct {unit_name(self.units)}s; {longest}")
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
     @classmethod
@@ -77,6 +77,11 @@ class TextReport:
         """Read back what `dataclasses.asdict` gave."""
         parts = {name: PartReport.from_json(values[name]) for name in ("train", "valid")}
         return cls(**{**values, **parts, "notes": tuple(values["notes"])})
+
+
+def unit_name(units: str) -> str:
+    """What a person calls one symbol."""
+    return "subword" if units in ("bpe", "unigram") else units
 
 
 def _described(part: PartReport) -> str:
