@@ -13,7 +13,7 @@ import torch
 from unrolled.diagnosis import Batch, Material, PairMaterial, TextMaterial, open_material
 from unrolled.errors import CheckpointError, ConfigError, DataError
 from unrolled.inference import Prediction, Predictor, Report, load_predictor
-from unrolled.text import PAD, Pairs, shift
+from unrolled.text import PAD, Pairs, parse_input, shift
 
 __all__ = ["View"]
 
@@ -101,13 +101,14 @@ class View:
         return found
 
     def _no_data(self) -> DataError:
-        return DataError(f"{self.material.missing['train']}; or name data with --data")
+        reason = self.material.missing.get("train", f"{self.path}: there is no data to look at")
+        return DataError(f"{reason}; or name data with --data")
 
     @cached_property
     def source(self) -> tuple[str, tuple[str, ...]]:
         """The source to follow and its features: the longest that can still be read, or what was asked for."""
         if self.text is not None:
-            return self.text, ()
+            return parse_input(self.text, self.of_pairs.codec.data)
         lengths = np.array([len(text) for text in self.pairs.sources])
         row = int(np.argmax(np.where(lengths <= LONGEST, lengths, -lengths)))
         return self.pairs.sources[row], () if self.pairs.features is None else self.pairs.features[row]
