@@ -71,7 +71,7 @@ def g2p() -> Config:
     """Spelling to pronunciation: letters in, phones separated by spaces out."""
     return Config(
         data=Data(target=Side(units="space")),
-        model=Seq2Seq(encoder=RecurrentEncoder(dropout=0.3), decoder=RecurrentDecoder(dropout=0.3)),
+        model=Seq2Seq(encoder=RecurrentEncoder(num_layers=2, dropout=0.3), decoder=RecurrentDecoder(dropout=0.3)),
         training=WORDS,
     )
 
