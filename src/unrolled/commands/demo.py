@@ -21,7 +21,7 @@ SHORT = {
     "model.encoder.dropout": 0.0,
     "model.decoder.dropout": 0.0,
 }
-"""Beside the preset: three minutes are few epochs of a small model; nothing is learnt by heart that dropout could mend."""
+"""Beside the preset: three minutes are few epochs of a small model, and nothing is learnt by heart in them."""
 
 
 def demo() -> None:
