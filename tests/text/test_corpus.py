@@ -284,6 +284,11 @@ def test_a_saved_vocabulary_is_kept_and_new_symbols_are_listed(tmp_path):
     write(tmp_path / "a.txt", "fghij\n" * 50)
     prepared = prepare_text(tmp_path / "a.txt", None, Text(), folder=tmp_path / "store", codec=codec)
     assert prepared.codec == codec
+    own = prepare_text(tmp_path / "a.txt", None, Text(), folder=tmp_path / "store")
+    assert own.codec != codec
+    assert len(list((tmp_path / "store").iterdir())) == 2
+    prepare_text(tmp_path / "a.txt", None, Text(), folder=tmp_path / "store", codec=own.codec)
+    assert len(list((tmp_path / "store").iterdir())) == 2
     assert "train: 5 symbols not in the vocabulary: U+0066 f ×45 (line 1)" in "\n".join(prepared.report.notes)
     with pytest.raises(ConfigError, match=r"data\.units: the saved model has 'character', the settings say 'byte'"):
         prepare_text(tmp_path / "a.txt", None, Text(units="byte"), folder=tmp_path / "store", codec=codec)

@@ -185,6 +185,7 @@ def test_a_killed_run_goes_on_exactly_in_the_middle_of_an_epoch(tmp_path, text_f
         unrolled.train(text_file, config=settings, out=tmp_path / "killed", listeners=[kill_after(6)])
     outcome = unrolled.train(resume=tmp_path / "killed")
     assert outcome.step == 9
+    assert len(list((tmp_path / ".tokens").iterdir())) == 1  # stored once, for both runs and the resumed one
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert weights[0] == weights[1]
 

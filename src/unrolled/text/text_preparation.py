@@ -12,7 +12,7 @@ from unrolled.errors import ConfigError, DataError
 from unrolled.text.corpus import Corpus, Paths
 from unrolled.text.text_codec import TextCodec
 from unrolled.text.text_report import TextReport, TextTally
-from unrolled.text.token_store import Tokens, Writer, store_key, stored
+from unrolled.text.token_store import Tokens, Writer, store_key, stored, stored_facts
 from unrolled.text.wording import counted
 
 __all__ = ["PreparedText", "prepare_text"]
@@ -75,14 +75,12 @@ def prepare_text(
     train = Corpus(train_paths, text)
     valid = None if valid_paths is None else Corpus(valid_paths, text)
     digests = train.sha256(), "" if valid is None else valid.sha256()
-    key = store_key(
-        {
-            "files": digests,
-            "text": text.model_dump(mode="json", exclude=set(NOT_IN_THE_TOKENS)),
-            "vocabulary": None if codec is None else codec.to_json()["vocabulary"],
-        }
-    )
-    arrays, facts = stored(folder / key, lambda writer: _make(writer, train, valid, text, codec))
+    names = [path.name for corpus in (train, valid) if corpus is not None for path in corpus.files]
+    content = {
+        "files": [*digests, *names],
+        "text": text.model_dump(mode="json", exclude=set(NOT_IN_THE_TOKENS)),
+    }
+    arrays, facts = stored(_place(folder, content, codec), lambda writer: _make(writer, train, valid, text, codec))
     size = arrays["train"].size
     if size < LEAST_SYMBOLS:
         raise DataError(
@@ -97,6 +95,21 @@ def prepare_text(
         train_sha256=digests[0],
         valid_sha256=digests[1],
     )
+
+
+def _place(folder: Path, content: Mapping[str, Any], codec: TextCodec | None) -> Path:
+    """Where ids are stored; a saved vocabulary has a place of its own, unless it is the one that the text gives."""
+    place = folder / store_key(content)
+    if codec is None:
+        return place
+    facts, saved = stored_facts(place), _vocabulary(codec.to_json())
+    if facts is not None and _vocabulary(facts["codec"]) == saved:
+        return place
+    return folder / store_key({**content, "vocabulary": saved})
+
+
+def _vocabulary(codec: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in codec.items() if name != "text"}
 
 
 def _check_same_text(saved: Text, text: Text) -> None:

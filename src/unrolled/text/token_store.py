@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Tokens", "store_key", "stored"]
+__all__ = ["Tokens", "Writer", "store_key", "stored", "stored_facts"]
 
 FORMAT = 1
 FACTS = "facts.json"
@@ -47,6 +47,14 @@ def stored(folder: Path, make: Callable[[Writer], Mapping[str, Any]]) -> tuple[d
     content = _content(folder)
     arrays = {name: _mapped(folder / f"{name}.bin", *array) for name, array in content["arrays"].items()}
     return arrays, content["facts"]
+
+
+def stored_facts(folder: Path) -> dict[str, Any] | None:
+    """What was found with the arrays of a folder; none if it is not there."""
+    if not _is_whole(folder):
+        return None
+    facts: dict[str, Any] = _content(folder)["facts"]
+    return facts
 
 
 def _content(folder: Path) -> dict[str, Any]:
