@@ -257,6 +257,6 @@ def test_the_table_has_the_best_setting_first_and_its_command(tmp_path):
     assert head.split() == ["dev", "loss", "95", "%", "seeds", "time", "settings"]
     assert first.split() == ["1.3000", "±", "1.2706", "2", "60", "s", f"{RATE}=0.2"]
     assert second.split()[0] == "2.0000"
-    assert third.split() == ["0.1000", "1", "(+1", "diverged)", "60", "s", f"{RATE}=0.3"]
+    assert third.split() == ["0.1000", "1", "(+1", "without", "value)", "60", "s", f"{RATE}=0.3"]
     assert f"runs/{trials[2].name}; use it with: unrolled predict" in best
     assert again == f"again: unrolled train words.tsv '--dev=my dev.tsv' --preset=tiny {RATE}=0.2 --seed=1"

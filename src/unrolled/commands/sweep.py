@@ -40,7 +40,7 @@ def sweep(
     def tell(trial: Trial, result: Result) -> None:
         nonlocal count
         count += 1
-        value = "diverged" if result.value is None else f"{result.value:.4f}"
+        value = "no dev value" if result.value is None else f"{result.value:.4f}"
         note(f"run {count} · {trial} · {value} · {result.seconds:.0f} s · {result.end}")
 
     results = run_trials(trials, folder, num_at_once=num_at_once, on_result=tell)

@@ -33,7 +33,7 @@ class Result:
     Attributes
     ----------
     value : float or None
-        Best dev value; none where training diverged.
+        Best dev value; none where training diverged or had no dev set.
     seconds : float
         Of training.
     end : str

@@ -31,7 +31,7 @@ def half_width(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One setting: its trials, and the dev values of those that did not diverge."""
+    """One setting: its trials, and what they came to."""
 
     trials: Sequence[Trial]
     results: Sequence[Result]
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Lower is better; settings that diverge with any seed come last."""
+        """Lower is better; settings that come to no value with some seed are last."""
         values = self.values
         return len(values) < len(self.results), statistics.fmean(values) if values else math.inf
 
@@ -58,7 +58,7 @@ class Row:
         mean = f"{statistics.fmean(values):.4f}" if values else "-"
         width = f"± {half_width(values):.4f}" if len(values) > 1 else ""
         seconds = statistics.fmean(result.seconds for result in self.results)
-        seeds = f"{len(values)}" + (f" (+{lost} diverged)" if lost else "")
+        seeds = f"{len(values)}" + (f" (+{lost} without value)" if lost else "")
         changes = " ".join(str(self.trials[0]).split(" ")[:-2])
         return [mean, width, seeds, f"{seconds:.0f} s", changes]
 
