@@ -24,7 +24,9 @@ def tied_recurrent(wiring):
     return config.Seq2Seq(decoder=decoder)
 
 
-STARTS = {name: preset().model for name, preset in presets.PRESETS.items()} | {
+OF_SYMBOLS = config.Seq2Seq | config.LanguageModel
+PRESETS = {name: preset().model for name, preset in presets.PRESETS.items()}
+STARTS = {name: model for name, model in PRESETS.items() if isinstance(model, OF_SYMBOLS)} | {
     "tied": tied_transformer(),
     "tied post-norm": tied_transformer(norm="post"),
     "tied learned": tied_transformer(positions="learned"),
@@ -70,7 +72,7 @@ def batch(width, *, empty=None):
 
 
 def run(model, source, mask, inputs):
-    memory = model.encode(source, mask)
+    memory = model.encode(source, mask) if isinstance(model, models.Seq2Seq) else None
     return model.decode(inputs, memory, model.initial_state(memory, len(source)), mask=mask, need_attention=True)
 
 

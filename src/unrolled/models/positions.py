@@ -43,6 +43,7 @@ def rotated(x: Tensor, positions: Tensor) -> Tensor:
     positions : int Tensor (B, T)
     """
     angles = _angles(positions, x.shape[-1]).unsqueeze(1)  # (B, 1, T, K/2)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    even, odd = x[..., 0::2], x[..., 1::2]
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+    exact = torch.promote_types(x.dtype, torch.float32)
+    turn = torch.polar(torch.ones_like(angles), angles).to(exact.to_complex())
+    pairs = torch.view_as_complex(x.to(exact).unflatten(-1, (-1, 2)))  # a turn is a product of complex numbers
+    return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
