@@ -47,8 +47,8 @@ HALVES = {
         decoder=config.TransformerDecoder(d_model=16, d_ff=32, num_layers=2, positions="rotary"),
     ),
     "convolution": config.Seq2Seq(
-        encoder=config.ConvolutionEncoder(channels=16, num_layers=2),
-        decoder=config.ConvolutionDecoder(channels=16, num_layers=2),
+        encoder=config.ConvolutionEncoder(channels=16, num_layers=2, dropout=0.0),
+        decoder=config.ConvolutionDecoder(channels=16, num_layers=2, dropout=0.0),
     ),
 }
 
