@@ -31,7 +31,7 @@ CAPTION = (
 def measure(size: Size, tell: Callable[[str], None]) -> Result:
     """Dev loss and error rate for 1, 2, 4 and 8 heads, and how sharply heads look at the mirrored place."""
     seeds = range(pick(size, tiny=2, default=2, full=5))
-    steps = pick(size, tiny=20, default=500, full=4000)
+    steps = pick(size, tiny=8, default=500, full=4000)
     task = ReverseTask(length=pick(size, tiny=4, default=8, full=20), dev_size=300)
     numbers = pick(size, tiny=[1, 2], default=[1, 2, 4, 8], full=[1, 2, 4, 8, 16])
     rows, losses, profiles = [], {}, np.zeros((1, 2 * REACH + 1))

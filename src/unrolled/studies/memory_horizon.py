@@ -49,8 +49,8 @@ class Net(nn.Module):
 def measure(size: Size, tell: Callable[[str], None]) -> Result:
     """Last loss over the baseline for each task, cell and length, and the longest length that is learnt."""
     seeds = range(pick(size, tiny=2, default=2, full=5))
-    steps = pick(size, tiny=40, default=600, full=6000)
-    lengths = pick(size, tiny=[4, 8], default=[5, 10, 20, 40], full=[5, 10, 20, 40, 60, 100, 200])
+    steps = pick(size, tiny=20, default=600, full=6000)
+    lengths = pick(size, tiny=[4], default=[5, 10, 20, 40], full=[5, 10, 20, 40, 60, 100, 200])
     rows, panels, horizons = [], [], {}
     for task, one in (("adding problem", _adding), ("copy memory", _copy_memory)):
         curves = {}
