@@ -279,9 +279,21 @@ def test_fault_is_found_under_its_name_and_in_its_place(fault: str) -> None:
     assert any(planted.module in (one.where.module or "") for one in found), [str(one.where) for one in found]
 
 
+OF_RUNS = {
+    "attention_stands_still",
+    "dev_got_worse",
+    "learnt_by_heart",
+    "loss_stuck",
+    "pairs_left_out",
+    "steps_skipped",
+    "unknown_symbols",
+}
+"""Faults of a log or of data, which no module shows; they are planted in runs elsewhere."""
+
+
 def test_there_are_enough_of_them() -> None:
     assert len(FAULTY) >= 60
-    assert {FAULTY[fault]().name for fault in FAULTY} == set(FAULTS) - {"overlap", "exposure_gap"}
+    assert {FAULTY[fault]().name for fault in FAULTY} == set(FAULTS) - {"overlap", "exposure_gap"} - OF_RUNS
 
 
 def test_bos_is_the_first_input() -> None:

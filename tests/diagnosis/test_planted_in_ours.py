@@ -11,7 +11,7 @@ from torch import nn
 from tutorial_models import pairs
 
 from unrolled.diagnosis import check_state_handling, examine
-from unrolled.models import attention, recurrent_decoder, transformer
+from unrolled.models import attention, autoregressive, recurrent_decoder, sight, transformer
 
 
 def find(model: nn.Module, name: str, **options) -> str:
@@ -44,7 +44,7 @@ def test_self_attention_that_is_not_causal(monkeypatch) -> None:
     def everything(query, keys, values, mask, *, causal=False):
         return attention.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
 
-    monkeypatch.setattr(transformer, "dot_product_attention", everything)
+    monkeypatch.setattr(sight, "dot_product_attention", everything)
     assert "decoder.layers.0" in find(ours("transformer rotary"), "future_leak")
 
 
@@ -54,7 +54,7 @@ def test_attention_without_a_scale(monkeypatch) -> None:
             query, keys, values, attn_mask=mask, is_causal=causal, scale=1.0
         )
 
-    monkeypatch.setattr(transformer, "dot_product_attention", unscaled)
+    monkeypatch.setattr(sight, "dot_product_attention", unscaled)
     assert "encoder.layers.0" in find(ours("transformer rotary"), "attention_scale")
 
 
@@ -78,7 +78,11 @@ def test_cell_state_dropped(monkeypatch) -> None:
 
 
 def test_reset_that_does_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(recurrent_decoder.RecurrentState, "restarted", lambda self, rows, start: self)
+    def without_reset(self, tokens, memory, state, *, reset=None, **options):
+        return original(self, tokens, memory, state, **options)
+
+    original = autoregressive.Autoregressive.decode
+    monkeypatch.setattr(autoregressive.Autoregressive, "decode", without_reset)
     find(ours("lstm general"), "state_carried")
 
 

@@ -196,7 +196,7 @@ def test_an_interruption_saves_and_the_next_call_resumes(fake, tmp_path):
         time.sleep(0.1)
         os.kill(os.getpid(), 2)
 
-    sweep = sweep_of([15.0, 0.2])
+    sweep = sweep_of([60.0, 0.2])
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         run(sweep, tmp_path)
