@@ -13,7 +13,7 @@ demo: $(VENV)/.installed  ## train a pronunciation model on CMUdict for three mi
 	$(RUN)/unrolled demo
 
 test: $(VENV)/.installed  ## the test suite
-	$(RUN)/python -m pytest
+	$(RUN)/python -m pytest --numprocesses 2
 
 check: $(VENV)/.installed  ## format, lint, types, import floors
 	$(RUN)/ruff format --check .

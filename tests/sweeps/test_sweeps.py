@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -189,14 +190,23 @@ def test_divergence_is_a_result_and_other_errors_end_the_sweep(fake, tmp_path):
     assert len(calls(tmp_path)) == 3
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in a program of its own; workers of a parallel test run ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_saves_and_the_next_call_resumes(fake, tmp_path):
     def interrupt():
         while not list(tmp_path.glob("runs/*/metrics.jsonl")):
             time.sleep(0.02)
         time.sleep(0.1)
-        os.kill(os.getpid(), 2)
+        os.kill(os.getpid(), signal.SIGINT)
 
-    sweep = sweep_of([60.0, 0.2])
+    sweep = sweep_of([15.0, 0.2])
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         run(sweep, tmp_path)
