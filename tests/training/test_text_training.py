@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -19,9 +21,10 @@ from unrolled.config import (
     TransformerDecoder,
 )
 from unrolled.decoding import Context
-from unrolled.errors import DataError
+from unrolled.errors import ConfigError, DataError
 from unrolled.models.contract import leaves
 from unrolled.parameters import Sizes
+from unrolled.runs import Run
 from unrolled.text.streams import Streams, text_batch
 from unrolled.text.vocabulary import BOS, EOS
 from unrolled.training.events import Evaluated, StepTaken
@@ -201,6 +204,19 @@ def test_the_state_that_is_carried_is_part_of_what_is_saved(tmp_path, text_file)
         unrolled.train(resume=tmp_path / "killed")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert weights[0] != weights[1]
+
+
+def test_a_carried_state_is_of_one_process(tmp_path, text_file):
+    """Several processes carry the rows of each, of which one alone is saved."""
+    for name, decoder in (("streamed", RECURRENT), ("windowed", WINDOWED)):
+        unrolled.train(text_file, config=config(decoder, max_steps=2), out=tmp_path / name)
+        run = Run.open(tmp_path / name, for_writing=True)
+        run.write_environment(dataclasses.replace(run.environment(), processes=2))
+    with pytest.raises(
+        ConfigError, match=r"saved for one process, got 2 before and 1 now; resume .* or start a new run"
+    ):
+        unrolled.train(resume=tmp_path / "streamed")
+    assert unrolled.train(resume=tmp_path / "windowed").step == 2
 
 
 def test_a_changed_text_is_refused_on_resume_also_in_a_folder(tmp_path, text_file):

@@ -35,7 +35,7 @@ from unrolled.training.epochs import Epochs, Steps
 from unrolled.training.evaluation import Dev, DevSet
 from unrolled.training.frames import FrameDev, FrameObjective, held_out
 from unrolled.training.objective import Objective, PairObjective
-from unrolled.training.text import TextDev, TextObjective, TextSteps
+from unrolled.training.text import TextDev, TextObjective, TextSteps, is_streamed
 from unrolled.training.watch import Watch, source_effect
 
 __all__ = ["TOKENS", "Material", "gather"]
@@ -180,7 +180,7 @@ def _of_text(prepared: PreparedText, config: Config, train_path: str | Path, dev
         ),
         report=tuple(prepared.report.lines()),
         steps=TextSteps(prepared.train, config),
-        objective=lambda device: TextObjective(config.training, device=device, is_carried=context.length is None),
+        objective=lambda device: TextObjective(config.training, device=device, is_carried=is_streamed(config)),
         dev=dev,
         watch=lambda *_: Watch(num_symbols=len(codec.vocabulary), warmup_steps=config.training.schedule.warmup_steps),
     )

@@ -30,6 +30,7 @@ from unrolled.training.material import TOKENS, Material, gather
 from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode
 from unrolled.training.outcome import Outcome
 from unrolled.training.processes import Processes, connected
+from unrolled.training.text import is_streamed
 
 __all__ = ["train"]
 
@@ -186,6 +187,11 @@ def _begin(
 
 def _resume(run: Run, train_path: DataFile | None, dev: DataFile | None, here: _Here) -> Outcome:
     data, before = run.data(), run.environment()
+    if is_streamed(run.config) and max(before.processes, here.processes.size) > 1:
+        raise ConfigError(
+            f"{run.path}: the state that goes on through a text is saved for one process, got {before.processes} before"
+            f" and {here.processes.size} now; resume what one process trained with one, or start a new run --from it"
+        )
     data.train.check(train_path)
     if data.dev is not None:
         data.dev.check(dev)

@@ -18,7 +18,12 @@ from unrolled.training.device import to_host
 from unrolled.training.evaluation import Score
 from unrolled.training.objective import cross_entropy_sum
 
-__all__ = ["TextDev", "TextObjective", "TextSteps"]
+__all__ = ["TextDev", "TextObjective", "TextSteps", "is_streamed"]
+
+
+def is_streamed(settings: config.Config) -> bool:
+    """Whether a model carries its state through running text, from step to step."""
+    return isinstance(settings.data, config.Text) and Context.of(settings).length is None
 
 
 class TextSteps:
@@ -37,7 +42,7 @@ class TextSteps:
         training, length = settings.training, settings.data.context
         batch_size = min(training.max_batch_size, max(1, training.batch_tokens // length))
         self._batches: Streams | Windows
-        if Context.of(settings).length is None:
+        if is_streamed(settings):
             self._batches = Streams(tokens, batch_size=batch_size, length=length)
         else:
             self._batches = Windows(tokens, batch_size=batch_size, length=length, seed=training.seed)
