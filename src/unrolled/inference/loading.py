@@ -10,13 +10,13 @@ from unrolled.config import FrameData, Frames, Text, longest_sequence, longest_s
 from unrolled.decoding import Context, Ensemble
 from unrolled.errors import ConfigError, VocabularyError
 from unrolled.inference.engines import EngineName, open_engine
-from unrolled.inference.frame_model import FrameModel, frame_losses
 from unrolled.inference.predictor import Predictor
-from unrolled.inference.text_model import TextModel
 from unrolled.runs import Run
 from unrolled.text import Codec, TextCodec
 
 if TYPE_CHECKING:
+    from unrolled.inference.frame_model import FrameModel
+    from unrolled.inference.text_model import TextModel
     from unrolled.models.device import DeviceName
 
 __all__ = ["load", "load_predictor", "load_text_model"]
@@ -56,6 +56,8 @@ def load(
     """
     runs = _opened(path)
     if isinstance(runs[0].config.data, FrameData) and len(runs) == 1:
+        from unrolled.inference.frame_model import FrameModel, frame_losses
+
         losses = frame_losses(runs[0], engine=engine, device=device)
         return FrameModel(losses, runs[0].config.data, name=str(runs[0].path))
     if any(isinstance(run.config.data, Text) for run in runs):
@@ -114,6 +116,8 @@ def _opened(path: str | Path | Sequence[str | Path]) -> list[Run]:
 
 
 def _text_model(runs: Sequence[Run], engine: EngineName, device: DeviceName) -> TextModel:
+    from unrolled.inference.text_model import TextModel
+
     if len(runs) > 1:
         names = ", ".join(str(run.path) for run in runs)
         raise ConfigError(f"an ensemble is made of runs on pairs, got a language model among {names}")
