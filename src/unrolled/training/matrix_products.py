@@ -23,7 +23,7 @@ MatrixMode = Literal["default", "onednn"]
 _SETTINGS: dict[MatrixMode, str] = {"default": "none", "onednn": "bf16"}
 _SHAPES = ((512, 256, 1024), (64, 1024, 256), (1024, 384, 256))  # rows, inner size, columns of typical layers
 _REPEATS = 9
-_MIN_GAIN = 1.1
+_MIN_GAIN = 1.3  # well above what a busy machine adds by chance: one seed must choose, and so round, alike each time
 _MAX_ERROR = 1e-6
 
 
@@ -64,7 +64,7 @@ def probe_matrix_mode(product: Callable[[Tensor, Tensor], Tensor] = torch.matmul
     Returns
     -------
     "default" or "onednn"
-        `onednn` if it is at least a tenth faster over typical shapes and its relative error against float64 is below
+        `onednn` if it is at least 1.3 times as fast over typical shapes and its relative error against float64 is below
         1e-6 for each of them.
     """
     if _products() is None or not torch.backends.mkldnn.is_available():
