@@ -60,7 +60,6 @@ def test_no_search_and_no_text(command, music, run):
     both = command("evaluate", run, music, "--with", run)
     assert "bernoulli head over vectors" in both.stderr
     assert "leave out --beam" in command("evaluate", run, music, "--beam", "2").stderr
-    assert "is a model of vectors; so far the doctor looks at runs on pairs" in command("doctor", run).stderr
     compared = command("compare", music, run, run)
     assert "is a model of vectors: use unrolled evaluate" in compared.stderr
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def doctor(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.", show_default=False)],
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE", help="Pairs to look at instead of the training file.")
+        Path | None, typer.Option("--data", metavar="FILE", help="Data to look at instead of the training file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -36,9 +36,9 @@ def examine_run(path: str | Path, *, data: str | Path | None = None) -> Examinat
     Parameters
     ----------
     path : path
-        The run folder, of pairs or of text; also of a training that was interrupted or has diverged.
+        The run folder, of any kind; also of a training that was interrupted or has diverged.
     data : path, optional
-        Pairs or text to look at in place of what the run was trained on.
+        Data to look at in place of what the run was trained on.
 
     Raises
     ------
@@ -46,14 +46,14 @@ def examine_run(path: str | Path, *, data: str | Path | None = None) -> Examinat
         If the folder is no run, or damaged.
     DataError
         If `data` cannot be used.
-    ConfigError
-        If it is a run on vectors.
     """
     material = open_material(path, data)
     events, num_symbols = material.events, material.num_symbols
-    checks: dict[str, Callable[[], Sequence[Finding]]] = {
-        "check_start": lambda: check_start(events, num_symbols),
-        "check_progress": lambda: check_progress(events, num_symbols),
+    checks: dict[str, Callable[[], Sequence[Finding]]] = {}
+    if num_symbols is not None:
+        checks["check_start"] = lambda: check_start(events, num_symbols)
+        checks["check_progress"] = lambda: check_progress(events, num_symbols)
+    checks |= {
         "check_skipped_steps": lambda: check_skipped_steps(events),
         "check_halt": lambda: check_halt(events),
         "check_dev_values": lambda: check_dev_values(events),
@@ -76,17 +76,20 @@ def _examine_model(material: Material, *, is_stuck: bool) -> Examination:
         few, known = material.sample(FEW, longest=SHORT, is_held_out=True), held_out
     if model is None or few is None or known is None:
         return Examination((), (), {"the model's checks": "they need weights and data; name a file with --data"})
-    seen = examine(model, few, overfit=is_stuck)
+    seen = examine(model, few, adapter=material.adapter, overfit=is_stuck)
     if "non_finite" in seen.names:
         return seen
     batch = known if held_out is None else held_out
-    gap = exposure_gap(model, batch)
-    findings = [*seen.findings, *check_source(model, batch), *(() if gap is None else gap.findings)]
+    findings = [*seen.findings]
+    if batch.source is not None:
+        gap = exposure_gap(model, batch)
+        findings += [*check_source(model, batch), *(() if gap is None else gap.findings)]
     late, checked, skipped = ("check_generalisation", "check_attention_moves"), seen.checked, seen.skipped
     if num_steps(material.events) < ENOUGH_STEPS:
         skipped = skipped | dict.fromkeys(late, f"fewer than {ENOUGH_STEPS} steps were taken")
     else:
-        findings += [*check_generalisation(model, known, held_out), *check_attention_moves(model, batch)]
+        findings += check_generalisation(model, known, held_out, adapter=material.adapter, blind=material.blind_loss)
+        findings += check_attention_moves(model, batch)
         checked = (*checked, *late)
     return Examination(tuple(findings), checked, skipped)
 

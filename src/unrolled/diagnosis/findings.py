@@ -177,7 +177,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "loss_stuck": Fault(
         "broken",
-        "after some hundred steps the loss is below that of symbol frequencies alone, let alone ln V",
+        "after some hundred steps the loss is below that of a constant answer (symbol frequencies), let alone ln V",
         "look at the other findings first; then for targets that do not belong to their sources, and try a learning"
         " rate ten times lower, then ten times higher",
     ),

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from unrolled.diagnosis.adapter import Subject
+from unrolled.diagnosis.adapter import Adapter, Subject
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.findings import Finding, Where, finding
 from unrolled.diagnosis.untouched import untouched
 from unrolled.text import PAD, UNK, Codec, Pairs
 
-__all__ = ["check_attention_moves", "check_generalisation", "check_left_out", "check_unknown_symbols"]
+__all__ = [
+    "check_attention_moves",
+    "check_generalisation",
+    "check_left_out",
+    "check_unknown_symbols",
+    "frequency_entropy",
+]
+
+Blind = Callable[[Batch, Batch], float]
 
 NO_BETTER = 0.98
 """Of the entropy of symbol frequencies: what a model reaches without a look at anything."""
@@ -27,10 +36,26 @@ FEW = 0.01
 MANY = 0.1
 
 
-def check_generalisation(model: Any, train: Batch, dev: Batch | None) -> list[Finding]:
-    """Whether the loss is below the entropy of symbol frequencies, on training pairs and on held-out ones.
+def frequency_entropy(train: Batch, batch: Batch) -> float:
+    """Cross entropy of a batch's labels under the frequencies of the training labels, each counted once more."""
+    assert train.labels is not None and batch.labels is not None
+    counts = torch.bincount(train.labels[train.labels != PAD], minlength=int(batch.labels.max()) + 1).double()
+    logits = (counts + (counts == 0)).log()
+    labels = batch.labels[batch.labels != PAD]
+    return float(cross_entropy(logits.expand(len(labels), -1), labels))
+
+
+def check_generalisation(
+    model: Any, train: Batch, dev: Batch | None, *, adapter: Adapter | None = None, blind: Blind = frequency_entropy
+) -> list[Finding]:
+    """Whether the loss is below that of a constant answer, on training examples and on held-out ones.
 
     A model that ignores everything can answer each symbol with its frequency; its loss is their entropy H.
+
+    Parameters
+    ----------
+    blind : callable
+        `blind(train, batch)`: loss on a batch of the best constant answer, learnt from the training batch.
 
     Returns
     -------
@@ -38,18 +63,19 @@ def check_generalisation(model: Any, train: Batch, dev: Batch | None) -> list[Fi
         `loss_stuck` where training pairs are not better than H; `learnt_by_heart` where they are and held-out ones
         are not.
     """
-    entropy, own = _frequency_entropy(train, train), _loss(model, train)
+    entropy, own = blind(train, train), _loss(model, train, adapter)
     if own > NO_BETTER * entropy:
-        chance = math.log(_num_symbols(model, train))
-        measured = f"loss {own:.3f} on training pairs, {entropy:.3f} for symbol frequencies alone, ln V = {chance:.3f}"
+        measured = f"loss {own:.3f} on training data, where the best constant answer has {entropy:.3f}"
+        if train.has_classes:
+            measured += f"; ln V = {math.log(_num_symbols(model, train)):.3f}"
         return [finding("loss_stuck", measured)]
     if dev is None or own > LEARNT * entropy:
         return []
-    alone, other = _frequency_entropy(train, dev), _loss(model, dev)
+    alone, other = blind(train, dev), _loss(model, dev, adapter)
     if other <= alone:
         return []
     measured = (
-        f"loss {own:.3f} on training pairs, {other:.3f} on held-out ones, where symbol frequencies give {alone:.3f}"
+        f"loss {own:.3f} on training data, {other:.3f} on held-out data, where the best constant answer has {alone:.3f}"
     )
     return [finding("learnt_by_heart", measured)]
 
@@ -109,9 +135,9 @@ def _place(name: str, batch: Batch, rows: Tensor) -> Where:
     return Where(name, line=line)
 
 
-def _loss(model: Any, batch: Batch) -> float:
-    """Nats a label in evaluation mode, without smoothing."""
-    subject = Subject(model)
+def _loss(model: Any, batch: Batch, adapter: Adapter | None = None) -> float:
+    """Loss a label in evaluation mode, without smoothing."""
+    subject = Subject(model, adapter)
     with untouched(subject.module), subject.mode(), torch.no_grad():
         return float(subject.loss(batch))
 
@@ -120,15 +146,6 @@ def _num_symbols(model: Any, batch: Batch) -> int:
     subject = Subject(model)
     with untouched(subject.module), subject.mode(), torch.no_grad():
         return int(subject.logits(batch.rows(torch.tensor([0]))).shape[-1])
-
-
-def _frequency_entropy(train: Batch, batch: Batch) -> float:
-    """Cross entropy of a batch's labels under the frequencies of the training labels, each counted once more."""
-    assert train.labels is not None and batch.labels is not None
-    counts = torch.bincount(train.labels[train.labels != PAD], minlength=int(batch.labels.max()) + 1).double()
-    logits = (counts + (counts == 0)).log()
-    labels = batch.labels[batch.labels != PAD]
-    return float(cross_entropy(logits.expand(len(labels), -1), labels))
 
 
 def _attention(model: Any, batch: Batch) -> Tensor | None:

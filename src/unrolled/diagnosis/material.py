@@ -13,20 +13,33 @@ from numpy.typing import NDArray
 from torch import nn
 
 from unrolled import models
-from unrolled.config import Config, Data, Text
+from unrolled.config import Config, Data, FrameData, Frames, Text
+from unrolled.diagnosis.adapter import Adapter
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.findings import Finding
-from unrolled.diagnosis.held_out import check_left_out, check_unknown_symbols
+from unrolled.diagnosis.held_out import check_left_out, check_unknown_symbols, frequency_entropy
 from unrolled.diagnosis.overlap import check_overlap
-from unrolled.errors import ConfigError, DataError
-from unrolled.inference.engines import sizes_of
+from unrolled.diagnosis.vectors import constant_loss, head_loss, vector_batch
+from unrolled.errors import DataError
+from unrolled.inference.engines import AnyCodec, sizes_of
 from unrolled.parameters import inventory
 from unrolled.runs import DataDigest, Run, check_tensors
-from unrolled.text import Codec, Corpus, Examples, Pairs, TextCodec, collate, read_pairs
+from unrolled.text import (
+    Codec,
+    Corpus,
+    Examples,
+    FrameCodec,
+    Pairs,
+    Pieces,
+    TextCodec,
+    collate,
+    read_pairs,
+    read_pieces,
+)
 from unrolled.text.streams import text_batch
-from unrolled.text.tasks import draw_pairs, fixed_pairs
+from unrolled.text.tasks import PREFIX, draw_pairs, draw_vectors, fixed_pairs
 
-__all__ = ["Material", "PairMaterial", "TextMaterial", "open_material"]
+__all__ = ["FrameMaterial", "Material", "PairMaterial", "TextMaterial", "open_material"]
 
 DRAWN = 2000
 """Pairs of an endless task that are looked at."""
@@ -62,8 +75,17 @@ class Material(ABC):
 
     @property
     @abstractmethod
-    def num_symbols(self) -> int:
-        """V, the symbols that the model can write."""
+    def num_symbols(self) -> int | None:
+        """V, the symbols that the model can write; none where it writes numbers."""
+
+    @property
+    def adapter(self) -> Adapter:
+        """How the model is called, and its loss if that is not cross entropy."""
+        return Adapter()
+
+    def blind_loss(self, train: Batch, batch: Batch) -> float:
+        """Loss a label of the best answer that is always the same, learnt from a training batch."""
+        return frequency_entropy(train, batch)
 
     @abstractmethod
     def sample(self, count: int, *, longest: int, is_held_out: bool = False) -> Batch | None:
@@ -136,6 +158,52 @@ class TextMaterial(Material):
         return {} if seen is None else {"check_unknown_symbols": lambda: check_unknown_symbols(seen, name="the text")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrameMaterial(Material):
+    """Of a run on vectors: pieces of music, or a task that draws them."""
+
+    codec: FrameCodec
+    train: Pieces | None
+    dev: Pieces | None
+
+    @property
+    def head(self) -> str:
+        """What the outputs mean."""
+        assert isinstance(self.config.model, Frames)
+        return self.config.model.head
+
+    @property
+    def num_symbols(self) -> int | None:
+        """Classes, if the outputs are classes."""
+        return self.codec.num_outputs if self.head == "categorical" else None
+
+    @property
+    def adapter(self) -> Adapter:
+        """With the loss of the head."""
+        return Adapter(loss=head_loss(self.head))
+
+    def blind_loss(self, train: Batch, batch: Batch) -> float:
+        """Of base rates, of the mean, or of the frequencies of classes."""
+        return constant_loss(self.head, train, batch)
+
+    def sample(self, count: int, *, longest: int, is_held_out: bool = False) -> Batch | None:
+        """Beginnings of pieces drawn at random, or whole sequences of a task: their labels may stand at the end."""
+        data = self.config.data
+        assert isinstance(data, FrameData)
+        if data.task is not None:
+            rows, seed = np.arange(count), self.config.training.seed
+            return vector_batch(draw_vectors(data.task, rows, seed=seed, part="dev" if is_held_out else "train"))
+        pieces = self.dev if is_held_out else self.train
+        if pieces is None:
+            return None
+        drawn = np.random.default_rng(0).permutation(len(pieces))[:count]
+        return vector_batch(pieces.batch(drawn)).columns(0, longest)
+
+    def data_checks(self) -> dict[str, Check]:
+        """None: files of music are checked as they are read."""
+        return {}
+
+
 def open_material(path: str | Path, data: str | Path | None = None) -> Material:
     """Open a run folder and the data it was trained on, as far as they are there.
 
@@ -152,15 +220,13 @@ def open_material(path: str | Path, data: str | Path | None = None) -> Material:
         If the folder is no run, or damaged.
     DataError
         If `data` cannot be used.
-    ConfigError
-        If it is a run on vectors.
     """
     run = Run.open(path)
     if isinstance(run.config.data, Data):
         return _of_pairs(run, data)
     if isinstance(run.config.data, Text):
         return _of_text(run, data, run.config.data)
-    raise ConfigError(f"{run.path} is a model of vectors; so far the doctor looks at runs on pairs and on text")
+    return _of_vectors(run, data, run.config.data)
 
 
 def _of_pairs(run: Run, data: str | Path | None) -> PairMaterial:
@@ -193,7 +259,28 @@ def _of_text(run: Run, data: str | Path | None, settings: Text) -> TextMaterial:
     )
 
 
-def _model(run: Run, codec: Codec | TextCodec, missing: dict[str, str]) -> nn.Module | None:
+def _of_vectors(run: Run, data: str | Path | None, settings: FrameData) -> FrameMaterial:
+    codec, missing = FrameCodec.from_json(run.vocabulary()), dict[str, str]()
+    train = dev = None
+    if settings.task is None:
+        try:
+            if data is None:
+                run.data().train.check()
+            file = run.data().train.path if data is None else data
+            train, dev = (read_pieces(file, part, num_keys=settings.num_keys) for part in ("train", "valid"))
+        except DataError as error:
+            if data is not None:
+                raise
+            missing["train"] = str(error)
+    elif data is not None:
+        raise DataError(f"{run.path} was trained on {PREFIX}{settings.task.type}, which needs no file", file=str(data))
+    model = _model(run, codec, missing)
+    return FrameMaterial(
+        config=run.config, events=run.events(), model=model, missing=missing, codec=codec, train=train, dev=dev
+    )
+
+
+def _model(run: Run, codec: AnyCodec, missing: dict[str, str]) -> nn.Module | None:
     sizes = sizes_of(codec)
     shapes = {parameter.name: parameter.shape for parameter in inventory(run.config.model, sizes)}
     if run.has_weights:
