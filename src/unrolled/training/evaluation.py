@@ -24,6 +24,7 @@ from unrolled.training.processes import Processes
 __all__ = ["Dev", "DevSet", "Score", "SharedDev"]
 
 _BATCH_TOKENS = 1 << 14
+_BATCH_LOGITS = 1 << 25  # at most 128 MiB of a large vocabulary
 _MAX_BATCH_SIZE = 1024
 _SLACK = 10  # symbols that an output may be longer than the longest reference
 
@@ -86,7 +87,10 @@ class DevSet:
         longest = int(examples.target.lengths.max()) + _SLACK
         self._max_length = longest if max_length is None else min(longest, max_length)
         self._batches = evaluation_batches(
-            examples.source.lengths, examples.target.lengths, batch_tokens=_BATCH_TOKENS, max_batch_size=_MAX_BATCH_SIZE
+            examples.source.lengths,
+            examples.target.lengths,
+            batch_tokens=min(_BATCH_TOKENS, max(1, _BATCH_LOGITS // vocabulary_size)),
+            max_batch_size=_MAX_BATCH_SIZE,
         )
         self._references = None if self._metric == "loss" else self._group()
 
