@@ -23,9 +23,9 @@ from unrolled.training.processes import Processes
 
 __all__ = ["Dev", "DevSet", "Score", "SharedDev"]
 
-_BATCH_TOKENS = 1 << 14
+_BATCH_TOKENS = 1 << 13
 _BATCH_LOGITS = 1 << 25  # at most 128 MiB of a large vocabulary
-_MAX_BATCH_SIZE = 1024
+_MAX_BATCH_SIZE = 512
 _SLACK = 10  # symbols that an output may be longer than the longest reference
 
 
