@@ -24,6 +24,16 @@ def test_sgd_by_hand():
     assert (weights["w"], velocities["w"]) == (pytest.approx(0.3), 5.0)
 
 
+def test_the_settings_of_adamw_that_nobody_names():
+    """A gradient as small as ε is halved by it; the second step shows both betas, a matrix its decay."""
+    weights, gradient = {"w": np.array([[1.0]])}, {"w": np.array([[1e-8]])}
+    weights, state = adamw(weights, gradient, adamw_start(weights), learning_rate=0.1)
+    assert weights["w"] == pytest.approx((1 - 0.1 * 0.01) - 0.1 / 2, rel=1e-12)
+    _, state = adamw(weights, {"w": np.array([[0.0]])}, state, learning_rate=0.1)
+    assert state.first["w"] == pytest.approx(0.9 * 0.1 * 1e-8, rel=1e-12)
+    assert state.second["w"] == pytest.approx(0.98 * 0.02 * 1e-16, rel=1e-12)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_ten_steps_are_those_of_pytorch(name):
     torch = pytest.importorskip("torch")
