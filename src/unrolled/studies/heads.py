@@ -51,8 +51,8 @@ def measure(size: Size, tell: Callable[[str], None]) -> Result:
     learns_more, differs = best > 1 and losses[best].high < losses[1].low, sharpest - bluntest > DIFFERENT
     held = True if learns_more and differs else None if learns_more or differs else False
     verdict = (
-        f"dev loss {losses[1]} with one head, {losses[most]} with {most}; the least is with {best}; with {most} heads the"
-        f" sharpest puts {sharpest:.0%} of its weight on the mirrored place, the bluntest {bluntest:.0%}"
+        f"dev loss {losses[1]} with one head, {losses[most]} with {most}; the least is with {best}; with {most} heads"
+        f" the sharpest puts {sharpest:.0%} of its weight on the mirrored place, the bluntest {bluntest:.0%}"
     )
     offsets = np.arange(-REACH, REACH + 1)
     looks = {f"head {place}": Curve(offsets, profile) for place, profile in enumerate(profiles, start=1)}
