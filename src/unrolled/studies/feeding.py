@@ -28,7 +28,7 @@ CAPTION = (
 
 def measure(size: Size, tell: Callable[[str], None]) -> Result:
     """Exposure gap, symbol error rate and error rate of each way of feeding."""
-    seeds = range(pick(size, tiny=2, default=2, full=5))
+    seeds = range(pick(size, tiny=2, default=5, full=8))
     steps = pick(size, tiny=20, default=600, full=5000)
     task = ReverseTask(length=pick(size, tiny=4, default=8, full=16), dev_size=500)
     feedings: dict[str, Feeding] = {

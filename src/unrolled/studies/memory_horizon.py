@@ -18,12 +18,12 @@ __all__ = ["STUDY"]
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 HIDDEN, BATCH = 64, 32
-ITEMS, SYMBOLS = 10, 8
+ITEMS, SYMBOLS = 5, 8
 SOLVED = 0.5
 """Of the baseline: the loss under which a net remembers."""
 CAPTION = (
     "Last loss over that of the best answer without memory (1: nothing is remembered; adding problem 1/6, copy memory"
-    " 10 ln 8 / (T + 20)). Where a curve reaches 1, the horizon of that cell ends, for so many steps of training."
+    " 5 ln 8 / (T + 10)). Where a curve reaches 1, the horizon of that cell ends, for so many steps of training."
 )
 
 
@@ -48,9 +48,9 @@ class Net(nn.Module):
 
 def measure(size: Size, tell: Callable[[str], None]) -> Result:
     """Last loss over the baseline for each task, cell and length, and the longest length that is learnt."""
-    seeds = range(pick(size, tiny=2, default=2, full=5))
-    steps = pick(size, tiny=20, default=600, full=6000)
-    lengths = pick(size, tiny=[4], default=[5, 10, 20, 40], full=[5, 10, 20, 40, 60, 100, 200])
+    seeds = range(pick(size, tiny=2, default=3, full=5))
+    steps = pick(size, tiny=20, default=1200, full=6000)
+    lengths = pick(size, tiny=[4], default=[5, 10, 20, 40, 60], full=[5, 10, 20, 40, 60, 100, 200])
     rows, panels, horizons = [], [], {}
     for task, one in (("adding problem", _adding), ("copy memory", _copy_memory)):
         curves = {}
@@ -100,14 +100,14 @@ def _adding(cell: str, length: int, steps: int, seed: int) -> float:
 
 
 def _copy_memory(cell: str, length: int, steps: int, seed: int) -> float:
-    """Cross entropy over all T + 20 outputs, over 10 ln 8 / (T + 20)."""
+    """Cross entropy over all T + 10 outputs, over 5 ln 8 / (T + 10)."""
     blank, go = SYMBOLS, SYMBOLS + 1
 
     def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
         items = torch.randint(SYMBOLS, (BATCH, ITEMS), generator=generator)
         wait = partial(torch.full, fill_value=blank)
         ids = torch.cat([items, wait((BATCH, length - 1)), torch.full((BATCH, 1), go), wait((BATCH, ITEMS))], 1)
-        labels = torch.cat([wait((BATCH, length + ITEMS)), items], 1)  # (B, T + 20)
+        labels = torch.cat([wait((BATCH, length + ITEMS)), items], 1)  # (B, T + 10)
         return one_hot(ids, SYMBOLS + 2).float(), labels
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
