@@ -6,6 +6,7 @@ import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -27,6 +28,7 @@ CAPTION_SIZE, HEADING_SIZE = 8.0, 11.0  # points
 FAINT = "0.3"
 NARROWEST = 4.5  # inches, so that captions stay readable
 MARGIN = 0.1  # inches
+FEW = 4  # names for which there is room among the curves
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart with any colour vision
 FORMATS = {".png": "png", ".svg": "svg"}
 
@@ -60,8 +62,9 @@ def count_along(axes: Axes) -> None:
 
 
 def name(axes: Axes, curves: Sequence[Artist], names: Sequence[Label]) -> None:
-    """Add a legend with a person's own names, shown literally."""
-    legend = axes.legend(curves, [str(place) for place in range(len(names))], frameon=False, fontsize=8)
+    """Add a legend with a person's own names, shown literally; a long one beside the axes, where it hides no curve."""
+    aside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if len(names) > FEW else {}
+    legend = axes.legend(curves, [str(place) for place in range(len(names))], frameon=False, fontsize=8, **aside)
     for text, label in zip(legend.get_texts(), names, strict=True):
         labels.write(text, label)
 
