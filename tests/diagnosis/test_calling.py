@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from tutorial_models import GPT, BahdanauSeq2Seq, LSTMSeq2Seq, RecurrentLM, TransformerSeq2Seq, V, pairs, text
+from tutorial_models import GPT, PAD, BahdanauSeq2Seq, LSTMSeq2Seq, RecurrentLM, TransformerSeq2Seq, V, pairs, text
 
 from unrolled.diagnosis import FAULTS, Adapter, Batch, Finding, Where, check_causal, check_stepwise, examine
 from unrolled.diagnosis.adapter import Subject
@@ -39,6 +40,17 @@ def test_arrays_of_a_text_batch_become_tensors() -> None:
     assert batch.pad == 0
     assert batch.labels.tolist() == [[5, 2]]
     assert batch.real_source.all()
+
+
+def test_a_label_of_minus_100_never_counts() -> None:
+    whole = pairs()
+    filled = replace(whole, labels=whole.labels.masked_fill(whole.labels == PAD, -100))
+    assert (filled.ignored, whole.ignored, text().ignored) == (-100, PAD, -100)
+    assert filled.rows(torch.tensor([0])).ignored == filled.columns(0, 1).ignored == -100  # without any such label
+    torch.manual_seed(0)
+    found = examine(LSTMSeq2Seq(), filled, overfit=False)
+    assert not found, str(found)
+    assert "gradient_flow" in found.checked
 
 
 @pytest.mark.parametrize(

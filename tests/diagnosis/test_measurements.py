@@ -163,6 +163,17 @@ def test_gradient_of_the_last_label_reaches_back_to_inputs() -> None:
     assert flow.findings == ()
 
 
+def test_the_label_that_does_not_count_is_ignored_in_the_last_step_too() -> None:
+    torch.manual_seed(0)
+    given = pairs()
+    flow = gradient_flow(LSTMSeq2Seq(), given)
+    other = Batch(
+        given.inputs, given.labels.masked_fill(given.labels == PAD, 99), given.source, pad=PAD, ignore_index=99
+    )
+    torch.manual_seed(0)
+    assert np.array_equal(gradient_flow(LSTMSeq2Seq(), other).inputs, flow.inputs)
+
+
 def test_attention_numbers_of_uniform_attention() -> None:
     model = GPT(layers=1)
     nn.init.zeros_(model.blocks[0].attn.c_attn.weight)

@@ -94,6 +94,7 @@ FAULTY = {
     # the batch
     "lstm time first": lambda: Planted(RecurrentLM(fault="time first"), text(), "batch_leak", "rnn"),
     "logits reshaped": lambda: Planted(RecurrentLM(fault="reshape"), text(), "batch_leak", "RecurrentLM"),
+    "view in place of a transpose": lambda: Planted(ViewedLM(), text(6, 12), "batch_leak", "ViewedLM"),
     # steps and state
     "cache positions from 0": lambda: Planted(GPT(fault="positions from 0"), text(), "stepwise_mismatch", "GPT"),
     "lstm state dropped": lambda: Planted(RecurrentLM(fault="state dropped"), text(), "state_lost"),
@@ -256,6 +257,18 @@ class ListTagger(nn.Module):
         for layer in self.layers:
             h = torch.tanh(layer(h))
         return self.out(h)
+
+
+class ViewedLM(nn.Module):
+    """Makes its tokens time-first with `view`, which mixes the rows; the recurrent layer after it is right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn, self.out = nn.Embedding(V, 16), nn.GRU(16, 16), nn.Linear(16, V)
+
+    def forward(self, x):
+        B, T = x.shape
+        return self.out(self.rnn(self.embed(x).view(T, B, -1))[0]).view(B, T, -1)
 
 
 class LogTagger(nn.Module):

@@ -13,6 +13,9 @@ from unrolled.errors import ShapeError
 
 __all__ = ["Batch"]
 
+NO_LABEL = -100
+"""What cross entropy ignores unless told otherwise; it can never be a class."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -33,7 +36,7 @@ class Batch:
     pad : int or None
         The id that fills up rows; none where all rows are full.
     ignore_index : int or None
-        The label that does not count; none for `pad`, or -100 without one.
+        The label that does not count; none for -100 where any label is -100, else `pad`, or -100 without one.
     lines : tuple of int or None
         The line of the data file that each example came from.
     """
@@ -56,6 +59,8 @@ class Batch:
                 raise ShapeError(f"{name} must be {shape} like what it belongs to, got {tuple(part.shape)}")
         if self.inputs.dim() < 2 or (source is not None and source[0] != inputs[0]):
             raise ShapeError(f"inputs must be (B, T) and source (B, S) with one B, got {inputs} and {source}")
+        if self.ignore_index is None and self.has_classes and bool(torch.eq(self.labels, NO_LABEL).any()):  # type: ignore[arg-type]
+            object.__setattr__(self, "ignore_index", NO_LABEL)  # here, so that a part of the batch knows it as well
 
     @classmethod
     def of(cls, value: Any) -> Batch:
@@ -91,7 +96,7 @@ class Batch:
         """The label that does not count."""
         if self.ignore_index is not None:
             return self.ignore_index
-        return -100 if self.pad is None else self.pad
+        return NO_LABEL if self.pad is None else self.pad
 
     @property
     def real_source(self) -> Tensor | None:

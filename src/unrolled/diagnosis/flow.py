@@ -108,9 +108,8 @@ def _to_inputs(subject: Subject, batch: Batch) -> NDArray[np.float64]:
         logits = subject.logits(probed)
     if not probes or not logits.requires_grad:
         return np.full(batch.steps, np.nan)
-    last = logits[:, -1:]
-    final = Batch(batch.inputs[:, -1:], None if batch.labels is None else batch.labels[:, -1:], pad=batch.pad)
-    return input_gradient_norms(_loss(subject, final, last), probes, batch.steps).numpy()
+    loss = _loss(subject, batch.columns(batch.steps - 1, batch.steps), logits[:, -1:])
+    return input_gradient_norms(loss, probes, batch.steps).numpy()
 
 
 _CUT = "look for detach() or no_grad() inside of the loop over time"

@@ -2,7 +2,8 @@
 
 A dispatch mode watches the operations that any Python code ends in. Three marks travel with tensors: a constant
 factor (`x / √K`), "this is a product of queries and keys", and "these are softmax weights". Where weights meet values,
-the axis that is summed is known, the scale is exact, and nothing depends on names or on how the code is laid out.
+the axis that is summed is known, the scale is exact, and nothing depends on names or on how the code is laid out. What
+an unknown operation makes of a scaled tensor has an unknown factor, about which nothing is said.
 """
 
 from __future__ import annotations
@@ -26,7 +27,16 @@ _VIEWS = {
     "select", "clone", "contiguous", "alias", "detach", "_to_copy", "split", "unsafe_split", "split_with_sizes",
     "chunk", "unbind", "as_strided", "unsafe_chunk", "_reshape_alias", "unflatten", "flatten", "lift_fresh",
 }  # fmt: skip
-_MASKS = {"masked_fill", "masked_fill_", "where", "add", "add_", "sub", "sub_", "clamp", "clamp_", "maximum"}
+_MASKS = {
+    "masked_fill", "where", "add", "sub", "clamp", "maximum", "index_put", "_index_put_impl", "tril", "triu",
+    "nan_to_num",
+}  # fmt: skip
+"""Some entries are set or moved, the others stay."""
+_LINEAR = {
+    "cat", "stack", "neg", "roll", "flip", "index", "index_select", "gather", "repeat", "repeat_interleave",
+    "view_as_complex", "view_as_real",
+}  # fmt: skip
+"""Entries are put together or turned around: a common factor of what goes in is one of what comes out."""
 _PRODUCTS = {"bmm", "mm", "baddbmm", "addmm"}
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
 _NONLINEAR = {"relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_"}
@@ -86,8 +96,18 @@ class _Mark:
     pair: tuple[Tensor, Tensor] | None = None
     spread: Tensor | None = None
 
+    @property
+    def is_attention(self) -> bool:
+        """Whether these are scores or weights."""
+        return self.head_dim is not None or self.softmax is not None
+
+    def says(self) -> int:
+        """How much is known: of scores and a mask, the scores' mark is the result's."""
+        return 2 if self.is_attention else int(self is not _NOTHING)
+
 
 _NOTHING = _Mark()
+_UNKNOWN = _Mark(factor=None)
 
 
 @dataclass(frozen=True)
@@ -110,6 +130,7 @@ class Operations(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._marks: dict[Any, tuple[Tensor, _Mark]] = {}
         self._softmaxes: list[_Softmax] = []
+        self._filled: set[int] = set()  # memory that scaled values were written into, piece by piece
         self._order: dict[tuple[str, str], int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -120,7 +141,7 @@ class Operations(TorchDispatchMode):
         output = function(*args, **(kwargs or {}))
         if before is not None:
             self._keep_nonlinear(name.rstrip("_"), before, output, spread)
-        elif name.startswith("_scaled_dot_product") and "backward" not in name:
+        if name.startswith("_scaled_dot_product") and "backward" not in name:
             names = [argument.name for argument in function._schema.arguments]
             self._fused(dict(zip(names, args, strict=False)) | (kwargs or {}))
         elif name in _SOFTMAX:
@@ -128,7 +149,7 @@ class Operations(TorchDispatchMode):
             self._set(output, _Mark(softmax=len(self._softmaxes) - 1))
         elif name in _PRODUCTS:
             self._product(args, kwargs or {}, output)
-        elif name == "sum" and len(args) > 1:
+        elif name == "sum" and len(args) > 1 and self._mark(args[0]).pair is not None:
             self._summed(args[0], args[1], output)
         else:
             self._move(name, args, output)
@@ -142,44 +163,50 @@ class Operations(TorchDispatchMode):
 
     def _mark(self, tensor: Any) -> _Mark:
         found = self._marks.get(_key(tensor)) if isinstance(tensor, Tensor) else None
-        return _NOTHING if found is None else found[1]
+        if found is not None:
+            return found[1]
+        return _UNKNOWN if isinstance(tensor, Tensor) and _storage(tensor) in self._filled else _NOTHING
 
     def _set(self, tensor: Tensor, mark: _Mark) -> None:
         self._marks[_key(tensor)] = (tensor, mark)  # the tensor is kept, so that its storage is not reused
 
     def _move(self, name: str, args: Any, output: Any) -> None:
-        mark = self._moved(name, args)
+        mark = self._moved(name.rstrip("_"), args)
+        if name == "copy_" and mark.factor != 1.0:
+            self._filled.add(_storage(output))
         for tensor in output if isinstance(output, list | tuple) else [output]:
             if isinstance(tensor, Tensor) and (mark is not _NOTHING or _key(tensor) in self._marks):
                 self._set(tensor, mark)
 
     def _moved(self, name: str, args: Any) -> _Mark:
-        """The mark of the result of views, constant factors, masks and elementwise products."""
-        tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        if name in _VIEWS and tensors:
-            return self._mark(tensors[0])
-        if name.rstrip("_") in ("mul", "div"):
+        """The mark of the result of views, constant factors, masks, elementwise products, and all else."""
+        if name in ("mul", "div"):
             return self._scaled(name, args)
-        if name in _MASKS:
-            marks = [self._mark(tensor) for tensor in tensors]
-            return next((mark for mark in marks if mark is not _NOTHING), _NOTHING)
-        return _NOTHING
+        if name == "copy":
+            return self._mark(args[1])
+        parts = [part for arg in args for part in (arg if isinstance(arg, list | tuple) else [arg])]
+        tensors = _live([part for part in parts if isinstance(part, Tensor)])
+        marks = [self._mark(tensor) for tensor in tensors] or [_NOTHING]
+        if name in _VIEWS or name in _MASKS:
+            return max(marks, key=_Mark.says)
+        return _joint(marks, is_linear=name in _LINEAR)
 
     def _scaled(self, name: str, args: Any) -> _Mark:
         one, other = args[0], args[1]
         if isinstance(one, Tensor) and one.numel() == 1 and isinstance(other, Tensor) and other.numel() > 1:
-            one, other = (other, one) if name.startswith("mul") else (one, other)
+            one, other = (other, one) if name == "mul" else (one, other)
         mark = self._mark(one)
         constant = _constant(other)
         if constant is not None and mark.factor is not None:
-            return replace(mark, factor=mark.factor * constant if name.startswith("mul") else mark.factor / constant)
+            return replace(mark, factor=mark.factor * constant if name == "mul" else mark.factor / constant)
         if constant is not None or not isinstance(other, Tensor) or other.numel() == 1:
             return replace(mark, factor=None)
-        if name.startswith("mul") and mark.softmax is not None and _is_binary(other):
-            return mark
-        if self._mark(other).softmax is not None and _is_binary(one):
-            return self._mark(other)
-        return _Mark(pair=(one, other)) if name.startswith("mul") else _NOTHING
+        if name == "div":
+            return _joint([self._mark(part) for part in _live([one, other])], is_linear=False)
+        for marked, mask in ((mark, other), (self._mark(other), one)):
+            if marked.is_attention and _is_binary(mask):
+                return marked
+        return _Mark(self._joint_factor(one, other), pair=(one, other))
 
     # --- products ----------------------------------------------------------------------------------------------------
 
@@ -201,12 +228,18 @@ class Operations(TorchDispatchMode):
             self._set(output, _NOTHING)
 
     def _joint_factor(self, one: Tensor, other: Tensor) -> float | None:
-        factors = self._mark(one).factor, self._mark(other).factor
-        return None if factors[0] is None or factors[1] is None else factors[0] * factors[1]
+        product = 1.0
+        for part in _live([one, other]):
+            factor = self._mark(part).factor
+            if factor is None:
+                return None
+            product *= factor
+        return product
 
     def _summed(self, tensor: Tensor, axes: Any, output: Tensor) -> None:
         """A sum over a product of two tensors is a contraction: weights and values, or queries and keys."""
-        pair = self._mark(tensor).pair
+        mark = self._mark(tensor)
+        pair = mark.pair
         axis = axes[0] if isinstance(axes, list | tuple) and len(axes) == 1 else axes
         if pair is None or not isinstance(axis, int):
             return
@@ -216,7 +249,7 @@ class Operations(TorchDispatchMode):
                 self._consumed(weights, _summed_last(weights, tensor.shape, axis))
                 return
         if self.weights.isdisjoint({_storage(pair[0]), _storage(pair[1])}):
-            self._set(output, _Mark(self._joint_factor(*pair), tensor.shape[axis]))
+            self._set(output, _Mark(mark.factor, tensor.shape[axis]))
 
     def _consumed(self, marked: Tensor, weights: Tensor) -> None:
         number = self._mark(marked).softmax
@@ -320,6 +353,19 @@ def _summed_last(weights: Tensor, shape: torch.Size, axis: int) -> Tensor:
     aligned = weights.reshape([1] * (len(shape) - weights.dim()) + list(weights.shape))
     is_own = [place == axis or size > 1 or shape[place] == 1 for place, size in enumerate(aligned.shape)]
     return aligned[tuple(slice(None) if own else 0 for own in is_own)].movedim(sum(is_own[:axis]), -1)
+
+
+def _live(tensors: list[Tensor]) -> list[Tensor]:
+    """Those that weights lead to; masks, tables of angles and other constants say nothing about a scale."""
+    return [tensor for tensor in tensors if tensor.requires_grad] or tensors
+
+
+def _joint(marks: list[_Mark], *, is_linear: bool) -> _Mark:
+    """What is known of the result of an operation on several tensors."""
+    known = {(mark.factor, mark.head_dim, mark.is_normalised) for mark in marks}
+    if all(factor == 1.0 and (width is None or not is_linear) for factor, width, _ in known):
+        return _NOTHING
+    return _Mark(*known.pop()) if is_linear and len(known) == 1 else _UNKNOWN
 
 
 def _constant(value: Any) -> float | None:

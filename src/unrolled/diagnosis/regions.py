@@ -116,13 +116,14 @@ class OtherRows(Region):
     rows: int
 
     def masks(self, layout: Layout) -> list[Tensor]:
-        """Along each axis of length B or a multiple of it, folded either way."""
-        found = []
-        for axis, size in enumerate(layout.shape):
-            if size and size % self.rows == 0:
-                place = torch.arange(size)
-                ways = [place // (size // self.rows), place % self.rows][: 1 if size == self.rows else 2]
-                found += [_along(layout.shape, axis, way != self.row) for way in ways]
+        """Along each axis of length B; where there is none, of a multiple of it, folded either way."""
+        shape, found = layout.shape, []
+        plain = [axis for axis, size in enumerate(shape) if size == self.rows]
+        folded = [axis for axis, size in enumerate(shape) if size and size % self.rows == 0 and not plain]
+        for axis in plain + folded:
+            place = torch.arange(shape[axis])
+            ways = [place % self.rows, place // (shape[axis] // self.rows)][: 1 if plain else 2]
+            found += [_along(shape, axis, way != self.row) for way in ways]
         return found
 
 
