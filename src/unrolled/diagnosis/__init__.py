@@ -16,7 +16,7 @@ from unrolled.diagnosis.activity import Activations, Activity, activations
 from unrolled.diagnosis.adapter import Adapter
 from unrolled.diagnosis.attention import AttentionNumbers, attention_numbers, attention_weights, check_attention
 from unrolled.diagnosis.batch import Batch
-from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding
+from unrolled.diagnosis.dependence import check_batch_independence, check_causal
 from unrolled.diagnosis.doctor import examine_run
 from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
 from unrolled.diagnosis.examine import Examination, examine
@@ -36,6 +36,7 @@ from unrolled.diagnosis.memory import (
 from unrolled.diagnosis.objective import check_first_loss, check_labels
 from unrolled.diagnosis.overfitting import check_overfits_one_batch
 from unrolled.diagnosis.overlap import check_overlap
+from unrolled.diagnosis.padding import check_padding
 from unrolled.diagnosis.source import check_source
 from unrolled.diagnosis.state import check_state_handling, detached
 from unrolled.diagnosis.stepping import check_stepwise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,9 @@ from torch.nn.functional import pad as pad_columns
 
 from unrolled.errors import ShapeError
 
-__all__ = ["Batch"]
+__all__ = ["NO_LABEL", "Batch", "Side"]
+
+Side = Literal["source", "inputs"]
 
 NO_LABEL = -100
 """What cross entropy ignores unless told otherwise; it can never be a class."""
@@ -132,8 +134,7 @@ class Batch:
 
     def columns(self, start: int, stop: int) -> Batch:
         """Steps `start` to `stop` of inputs and labels; the source stays whole."""
-        parts = {name: getattr(self, name) for name in ("inputs", "labels", "mask")}
-        return replace(self, **{name: part[:, start:stop] for name, part in parts.items() if part is not None})
+        return replace(self, **{name: part[:, start:stop] for name, part in self._beside("inputs").items()})
 
     def with_inputs_altered(self, where: Tensor) -> Batch:
         """Other tokens at the real inputs that `where (B, T)` marks."""
@@ -141,37 +142,41 @@ class Batch:
 
     def with_source_altered(self, where: Tensor) -> Batch:
         """Other tokens at the real source positions that `where (B, S)` marks."""
-        source, real = self._source()
-        return replace(self, source=_altered(source, where & real, self.pad))
+        assert self.source is not None
+        return replace(self, source=_altered(self.source, where & self.real("source"), self.pad))
 
-    def with_source_padded(self, count: int) -> Batch:
-        """`count` more padded columns at the end of the source."""
-        source, real = self._source()
-        tail = (0, count) if source.dim() == 2 else (0, 0, 0, count)
-        return replace(
-            self,
-            source=pad_columns(source, tail, value=0 if self.pad is None else self.pad),
-            source_mask=pad_columns(real, (0, count), value=False),
-        )
+    def real(self, side: Side) -> Tensor:
+        """Real tokens of the source or of the inputs, True = real."""
+        real = self.real_source if side == "source" else self.real_inputs
+        assert real is not None
+        return real
 
-    def with_source_trimmed(self) -> Batch:
-        """Without the source columns that are padding in every row."""
-        source, real = self._source()
-        keep = real.any(0)
-        return replace(self, source=source[:, keep], source_mask=real[:, keep])
+    def with_more_padding(self, side: Side, count: int) -> Batch:
+        """`count` more padded columns at the end of the source, or of the inputs and their labels."""
+        fill = {side: self.pad or 0, _MASK_OF[side]: False, "labels": self.ignored}
+        wider = {}
+        for name, part in self._beside(side).items():
+            tail = *[0, 0] * (part.dim() - 2), 0, count
+            wider[name] = pad_columns(part, tail, value=fill[name])
+        return replace(self, **wider)
 
-    def with_padding_altered(self) -> Batch:
-        """Real tokens in place of the source's padding, under an unchanged mask."""
-        source, real = self._source()
-        return replace(self, source=_altered(source, ~real, self.pad), source_mask=real)
+    def trimmed(self, side: Side) -> Batch:
+        """Without the columns of the source or the inputs that are padding in every row."""
+        keep = self.real(side).any(0)
+        return replace(self, **{name: part[:, keep] for name, part in self._beside(side).items()})
 
-    def _source(self) -> tuple[Tensor, Tensor]:
-        """Source and its mask, for what only pairs have."""
-        real = self.real_source
-        assert self.source is not None and real is not None
-        return self.source, real
+    def with_padding_altered(self, side: Side) -> Batch:
+        """Real tokens in place of the padding of the source or the inputs, under an unchanged mask."""
+        real = self.real(side)
+        return replace(self, **{side: _altered(getattr(self, side), ~real, self.pad), _MASK_OF[side]: real})
+
+    def _beside(self, side: Side) -> dict[str, Tensor]:
+        """What has the columns of the source, or those of the inputs."""
+        names = (side, _MASK_OF[side], *(["labels"] if side == "inputs" else []))
+        return {name: part for name in names if (part := getattr(self, name)) is not None}
 
 
+_MASK_OF: dict[Side, str] = {"source": "source_mask", "inputs": "mask"}
 _TENSORS = ("inputs", "labels", "source", "source_mask", "mask")
 _NAMES = tuple(field.name for field in fields(Batch))
 _PLAIN = tuple(name for name in _NAMES if name not in _TENSORS)

@@ -1,4 +1,4 @@
-"""What must not matter and sometimes does: later steps, padding, other examples.
+"""What must not matter and sometimes does: later steps and other examples.
 
 Each check changes something that must not matter and compares the logits; where a change is too small to see in
 float32, exact gradients decide.
@@ -16,12 +16,11 @@ from unrolled.diagnosis.adapter import Adapter, Subject
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.findings import Finding, Where, finding
 from unrolled.diagnosis.probe import input_gradient_norms, input_gradients
-from unrolled.diagnosis.regions import ROUNDING, SAME_SHAPE, EarlierSteps, OtherRows, RealPositions, difference
-from unrolled.diagnosis.signature import takes_source_mask
+from unrolled.diagnosis.regions import ROUNDING, SAME_SHAPE, EarlierSteps, OtherRows, difference
 from unrolled.diagnosis.trace import responsible
 from unrolled.diagnosis.untouched import untouched
 
-__all__ = ["altered_at", "check_batch_independence", "check_causal", "check_padding", "reach"]
+__all__ = ["altered_at", "check_batch_independence", "check_causal", "reach"]
 
 MOST_STEPS = 16
 """Longer batches are probed at this many steps, evenly spread, the first ones and the last always."""
@@ -138,72 +137,6 @@ def _mixes_in_training(module: nn.Module | None) -> bool:
     """Batch normalisation mixes examples and steps in training mode, and is meant to."""
     parts = [] if module is None else module.modules()
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts)
-
-
-# --- padding ---------------------------------------------------------------------------------------------------------
-
-
-def check_padding(model: Any, batch: Any, *, adapter: Adapter | None = None) -> list[Finding]:
-    """Whether padding of the source changes anything.
-
-    Three padded columns are added; each short example is run alone without its padding; and, where the model is told
-    which positions are real, padding is filled with other symbols. The logits must stay.
-
-    Returns
-    -------
-    list of Finding
-        `padding_leak` with the responsible module; empty without a source.
-    """
-    subject, batch = Subject(model, adapter), Batch.of(batch)
-    if batch.source is None:
-        return []
-    with untouched(subject.module), subject.mode():
-        for find in (_more_padding, _less_padding, _other_padding):
-            found = find(subject, batch)
-            if found is not None:
-                return [found]
-    return []
-
-
-def _more_padding(subject: Subject, batch: Batch) -> Finding | None:
-    if batch.pad is None and batch.source_mask is None:
-        return None
-    longer = batch.with_source_padded(3)
-    size = difference(subject.logits(batch), subject.logits(longer))
-    what = f"3 more padded source positions change the logits by {size:.2g} (relative)"
-    return _padding_leak(subject, batch, longer, what=what) if size > ROUNDING else None
-
-
-def _less_padding(subject: Subject, batch: Batch) -> Finding | None:
-    real, together = batch.real_source, subject.logits(batch)
-    assert real is not None
-    shortest = real.sum(1).argsort()[:2]
-    for row in shortest[real.sum(1)[shortest] < real.shape[1]]:
-        alone = batch.rows(row[None])
-        short = alone.with_source_trimmed()
-        size = difference(together[row][None], subject.logits(short))
-        if size > ROUNDING and difference(subject.logits(alone), subject.logits(short)) > ROUNDING:
-            what = f"example {int(row)} without its padding gives other logits (relative change {size:.2g})"
-            return _padding_leak(subject, short, alone, what=what)
-    return None
-
-
-def _other_padding(subject: Subject, batch: Batch) -> Finding | None:
-    is_told = subject.has_contract or (subject.adapter.forward is None and takes_source_mask(subject.model))
-    real = batch.real_source
-    if not is_told or real is None or real.all():
-        return None
-    other = batch.with_padding_altered()
-    size = difference(subject.logits(batch), subject.logits(other))
-    what = f"other symbols in the source's padding change the logits by {size:.2g} (relative)"
-    return _padding_leak(subject, batch, other, what=what) if size > SAME_SHAPE else None
-
-
-def _padding_leak(subject: Subject, before: Batch, after: Batch, *, what: str) -> Finding:
-    assert before.source is not None and after.source is not None and before.real_source is not None
-    region = RealPositions(before.real_source, is_grown=before.source.shape != after.source.shape)
-    names = responsible(subject, before, after, region, part=lambda logits: logits)
-    return finding("padding_leak", what, where=Where(", ".join(names)))
 
 
 # --- other examples --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from unrolled.diagnosis.activity import activations
 from unrolled.diagnosis.adapter import Adapter, Loss, Subject
 from unrolled.diagnosis.attention import check_attention
 from unrolled.diagnosis.batch import Batch
-from unrolled.diagnosis.dependence import check_batch_independence, check_causal, check_padding
+from unrolled.diagnosis.dependence import check_batch_independence, check_causal
 from unrolled.diagnosis.evaluation import check_eval_mode, check_finite
 from unrolled.diagnosis.exposure import exposure_gap
 from unrolled.diagnosis.findings import Finding, worst_first
@@ -18,6 +18,7 @@ from unrolled.diagnosis.flow import gradient_flow
 from unrolled.diagnosis.memory import check_forget_bias, check_memory
 from unrolled.diagnosis.objective import check_first_loss, check_labels
 from unrolled.diagnosis.overfitting import check_overfits_one_batch
+from unrolled.diagnosis.padding import check_padding, padded_side
 from unrolled.diagnosis.source import check_source
 from unrolled.diagnosis.state import check_state_handling, detached
 from unrolled.diagnosis.stepping import check_stepwise
@@ -177,8 +178,10 @@ def _not_applicable(subject: Subject, batch: Batch, *, overfit: bool) -> dict[st
         reasons |= dict.fromkeys(("check_causal", "check_stepwise"), "the model may look at all of its inputs")
     if batch.source is None:
         reasons |= dict.fromkeys(("check_source", "exposure_gap"), "no source")
-    if batch.source_mask is None and (batch.real_source is None or bool(batch.real_source.all())):
-        reasons["check_padding"] = "no padded source"
+    with untouched(subject.module), subject.mode():
+        side = padded_side(subject, batch)
+    if side is None or (side == "source" and batch.source_mask is None and batch.real(side).all()):
+        reasons["check_padding"] = "no padding that a real position could see"
     if batch.labels is None:
         reasons |= dict.fromkeys(("check_first_loss", "check_labels", "check_overfits_one_batch"), "no labels")
     if not overfit:

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.batch import Batch, Side
 from unrolled.errors import ConfigError
 
-__all__ = ["arguments", "find_logits", "find_state", "state_parameter", "takes_source_mask"]
+__all__ = ["arguments", "find_logits", "find_state", "state_parameter", "takes_mask"]
 
 SOURCE = {"source", "src", "src_ids", "src_tokens", "source_ids", "encoder_input", "encoder_inputs", "enc_in"}
 TARGET = {
@@ -58,9 +58,13 @@ def state_parameter(model: Any) -> str | None:
     return next((name for name in _parameters(model) if name in STATE), None)
 
 
-def takes_source_mask(model: Any) -> bool:
-    """Whether the model is told which source positions are real, rather than finding out from the ids."""
-    return not (SOURCE_REAL | SOURCE_PADDED | SOURCE_LENGTHS).isdisjoint(_parameters(model))
+def takes_mask(model: Any, side: Side) -> bool:
+    """Whether the model is told which positions are real, rather than finding out from the ids.
+
+    A tagger that takes lengths for packing may still read a mask off its ids, so that they do not count.
+    """
+    told = SOURCE_REAL | SOURCE_PADDED | SOURCE_LENGTHS if side == "source" else INPUTS_PADDED | {"attention_mask"}
+    return not told.isdisjoint(_parameters(model))
 
 
 def find_logits(output: Any) -> Tensor:

@@ -6,25 +6,22 @@ import torch
 from torch import Tensor
 
 from unrolled.diagnosis.adapter import Loss
-from unrolled.diagnosis.batch import Batch
+from unrolled.diagnosis.batch import NO_LABEL, Batch
 from unrolled.models.heads import HEADS
 from unrolled.text import FrameBatch
 
 __all__ = ["constant_loss", "head_loss", "vector_batch"]
 
-NO_CLASS = -100
-"""The label of a place that does not count; NaN where labels are numbers."""
-
 
 def vector_batch(batch: FrameBatch) -> Batch:
-    """A batch whose labels say themselves which of them count."""
+    """A batch whose labels say themselves which of them count: not `NO_LABEL`, nor NaN where labels are numbers."""
     labels, counted = torch.from_numpy(batch.labels), torch.from_numpy(batch.counted)  # (B, T) or (B, T, O); (B, T)
     if labels.is_floating_point():
         labels = labels.masked_fill(~counted[..., None], torch.nan)
     else:
-        labels = labels.masked_fill(~counted, NO_CLASS)
+        labels = labels.masked_fill(~counted, NO_LABEL)
     mask = torch.arange(counted.shape[1]) < torch.from_numpy(batch.lengths)[:, None]
-    return Batch(inputs=torch.from_numpy(batch.inputs), labels=labels, mask=mask, ignore_index=NO_CLASS)
+    return Batch(inputs=torch.from_numpy(batch.inputs), labels=labels, mask=mask, ignore_index=NO_LABEL)
 
 
 def head_loss(head: str) -> Loss:
@@ -58,4 +55,4 @@ def constant_loss(head: str, train: Batch, batch: Batch) -> float:
 
 def _counted(labels: Tensor) -> Tensor:
     """Places (B, T) whose label counts."""
-    return ~labels.isnan().any(-1) if labels.is_floating_point() else labels != NO_CLASS
+    return ~labels.isnan().any(-1) if labels.is_floating_point() else labels != NO_LABEL
