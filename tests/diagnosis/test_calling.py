@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import UserDict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,23 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from tutorial_models import GPT, PAD, BahdanauSeq2Seq, LSTMSeq2Seq, RecurrentLM, TransformerSeq2Seq, V, pairs, text
+from tutorial_models import (
+    GPT,
+    PAD,
+    BahdanauSeq2Seq,
+    FixedVectorSeq2Seq,
+    LSTMSeq2Seq,
+    RecurrentLM,
+    TransformerSeq2Seq,
+    V,
+    pairs,
+    text,
+)
 
+from unrolled.commands.doctor import _report
 from unrolled.diagnosis import FAULTS, Adapter, Batch, Finding, Where, check_causal, check_stepwise, examine
 from unrolled.diagnosis.adapter import Subject
-from unrolled.diagnosis.findings import worst_first
+from unrolled.diagnosis.findings import CAUSES, worst_first
 from unrolled.errors import ConfigError, ShapeError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
@@ -32,6 +45,27 @@ def test_batches_in_every_form() -> None:
     assert Batch.of((whole.inputs, whole.labels)).labels is whole.labels
     assert Batch.of((whole.source, whole.inputs, whole.labels)).source is whole.source
     assert Batch.of({"inputs": whole.inputs, "pad": 0}).pad == 0
+
+
+def test_mappings_by_their_usual_names() -> None:
+    whole = pairs()
+    real = whole.inputs != PAD
+    alone = Batch.of(UserDict(input_ids=whole.inputs, attention_mask=real, labels=whole.labels))
+    assert alone.inputs is whole.inputs
+    assert alone.mask is real
+    assert alone.source is None
+    both = Batch.of(
+        {
+            "input_ids": whole.source,
+            "attention_mask": whole.source != PAD,
+            "decoder_input_ids": whole.inputs,
+            "decoder_attention_mask": real,
+        }
+    )
+    assert both.source is whole.source
+    assert torch.equal(both.source_mask, whole.source != PAD)
+    assert both.inputs is whole.inputs
+    assert both.mask is real
 
 
 def test_arrays_of_a_text_batch_become_tensors() -> None:
@@ -57,7 +91,8 @@ def test_a_label_of_minus_100_never_counts() -> None:
     ("value", "message"),
     [
         ((1, 2, 3, 4), r"a batch is \(inputs, labels\) or \(source, inputs, labels\), got 4 parts"),
-        ({"input_ids": torch.zeros(2, 3)}, "a batch needs 'inputs' and knows inputs, labels, source"),
+        ({"tokens": torch.zeros(2, 3)}, "a batch needs 'inputs' and knows inputs, labels, source.*got tokens"),
+        ({"inputs": torch.zeros(2, 3), "y": torch.zeros(2, 3)}, "knows .* input_ids, .* got inputs, y"),
         ((torch.zeros(2, 3), torch.zeros(2, 4)), r"labels must be \(2, 3\) like what it belongs to, got \(2, 4\)"),
         ((torch.zeros(3, 3), torch.zeros(2, 3), torch.zeros(2, 3)), "one B"),
         (torch.zeros(3), r"inputs must be \(B, T\)"),
@@ -155,6 +190,26 @@ def test_time_first_models_see_time_first_tokens() -> None:
     assert "batch_leak" in examine(TimeFirst(), text(), overfit=False).names
 
 
+def test_an_error_of_the_model_comes_with_a_hint() -> None:
+    class TimeFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.rnn, self.out = nn.Embedding(V, 8), nn.GRU(8, 8), nn.Linear(8, V)
+
+        def init_hidden(self, rows):
+            return torch.zeros(1, rows, 8)
+
+        def forward(self, x, hidden):
+            return self.out(self.rnn(self.embed(x), hidden)[0])
+
+    with pytest.raises(RuntimeError, match="hidden") as caught:  # the model's own
+        examine(TimeFirst(), text())
+    (hint,) = caught.value.__notes__
+    assert hint.startswith("raised inside TimeFirst, which was given x, hidden, tokens as (B, T) with B = 4 and T = 7")
+    assert "Adapter(time_first=True)" in hint
+    assert not examine(TimeFirst(), text(), adapter=Adapter(time_first=True), overfit=False)
+
+
 def test_a_step_of_ones_own() -> None:
     """A cache that the caller manages; the fault is in the caller's code."""
     torch.manual_seed(0)
@@ -219,6 +274,39 @@ def test_an_examination_is_a_sequence_of_findings() -> None:
     broken = examine(RecurrentLM(fault="time first"), text(), overfit=False)
     assert broken[0].name in broken.names
     assert json.dumps(broken.to_json())
+
+
+def test_a_check_that_an_error_ended_is_named_apart() -> None:
+    class Fragile(RecurrentLM):
+        def forward(self, input, hidden=None):  # noqa: A002
+            if hidden is not None:
+                raise KeyError("no state here")
+            return super().forward(input)
+
+    torch.manual_seed(0)
+    found = examine(Fragile(), text(), overfit=False)
+    assert found.failed.keys() == {"check_stepwise", "check_state_handling"}
+    assert found.failed.keys().isdisjoint({*found.skipped, *found.checked})
+    assert str(found).splitlines()[1:] == [
+        f"could not be checked: {name} (KeyError: 'no state here')" for name in found.failed
+    ]
+    assert found.to_json()["failed"] == found.failed
+    assert "could not be checked: stepwise (KeyError: 'no state here')" in list(_report(found))
+
+
+def test_what_can_follow_from_another_finding_is_marked_and_last() -> None:
+    torch.manual_seed(0)
+    found = examine(FixedVectorSeq2Seq("state not passed"), pairs(), overfit=False)
+    assert [(one.name, one.cause) for one in found] == [("source_ignored", None), ("no_gradient", "source_ignored")]
+    assert found[1].line().startswith("broken: no_gradient at src_embed (can follow from source_ignored): the gradient")
+    assert any(line.endswith("(can follow from source ignored)") for line in _report(found))
+    alone = examine(LSTMSeq2Seq(fault="encoder not trained"), pairs(), overfit=False)
+    assert [(one.name, one.cause) for one in alone] == [("no_gradient", None)]
+
+
+def test_causes_are_findings_too() -> None:
+    assert CAUSES.keys() <= FAULTS.keys()
+    assert {cause for causes in CAUSES.values() for cause in causes} <= FAULTS.keys()
 
 
 def test_the_guide_lists_every_name_and_no_other() -> None:

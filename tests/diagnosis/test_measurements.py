@@ -17,6 +17,7 @@ from unrolled.diagnosis import (
     attention_numbers,
     check_forget_bias,
     check_labels,
+    check_overfits_one_batch,
     check_overlap,
     exposure_gap,
     forget_gates,
@@ -204,6 +205,22 @@ def test_lowest_loss_is_the_entropy_of_what_cannot_be_told_apart() -> None:
     assert math.isclose(lowest_loss(same), 2 * math.log(2) / 4)
     other = Batch(same.inputs, same.labels, source=torch.tensor([[3], [4]]))
     assert lowest_loss(other) == 0.0
+
+
+@pytest.mark.parametrize("constant", [0, 6])
+def test_steps_whose_logits_no_weight_moves(constant: int) -> None:
+    """Zeros for the start symbol are in no tutorial's loss; zeros anywhere else are a fault."""
+
+    class Zeros(RecurrentLM):
+        def forward(self, input):  # noqa: A002
+            logits = super().forward(input)[0]
+            return torch.cat([logits[:, :constant], torch.zeros(len(input), 1, V), logits[:, constant:-1]], 1)
+
+    torch.manual_seed(0)
+    labels = torch.cat([text().inputs[:, :1], text().labels[:, :-1]], 1) if constant == 0 else text().labels
+    found = check_overfits_one_batch(Zeros(), Batch(text().inputs, labels), steps=120, learning_rates=(1e-2,))
+    assert [(one.name, one.where.step) for one in found] == ([] if constant == 0 else [("cannot_overfit", 6)])
+    assert all(one.measured.endswith("the logits at step 6 depend on no weight") for one in found)
 
 
 @pytest.mark.parametrize("shift", [-1, 0, 1, 2, 3])

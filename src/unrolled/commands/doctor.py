@@ -39,12 +39,15 @@ def _report(found: Examination) -> Iterator[str]:
     if not found:
         yield "nothing found"
     yield f"checked: {', '.join(map(_plain, found.checked))}"
+    for name, reason in found.failed.items():
+        yield f"could not be checked: {_plain(name)} ({reason})"
     for name, reason in found.skipped.items():
         yield f"not checked: {_plain(name)} ({reason})"
 
 
 def _finding_lines(one: Finding) -> Iterator[str]:
-    yield f"{one.severity}: {one.name.replace('_', ' ')}, {one.where}"
+    follows = "" if one.cause is None else f" (can follow from {_plain(one.cause)})"
+    yield f"{one.severity}: {_plain(one.name)}, {one.where}{follows}"
     yield f"  measured  {one.measured}"
     yield f"  right     {one.right}"
     yield f"  to do     {one.advice}"

@@ -136,7 +136,17 @@ class Subject:
 
     def _call(self, batch: Batch, state: Any = None) -> Any:
         flip = self.adapter.time_first
-        return self.model(**arguments(self.model, batch, state=state, time_first=flip))
+        given = arguments(self.model, batch, state=state, time_first=flip)
+        try:
+            return self.model(**given)
+        except Exception as error:  # whatever it is, it is the model's own
+            order = "(T, B)" if flip else "(B, T)"
+            other = "" if flip else " pass adapter=Adapter(time_first=True) to a model that wants (T, B), or"
+            error.add_note(
+                f"raised inside {self.name}, which was given {', '.join(given)}, tokens as {order} with B ="
+                f" {batch.size} and T = {batch.steps};{other} pass adapter=Adapter(forward=lambda model, batch: ...)"
+            )
+            raise
 
     def decode(self, tokens: Tensor, state: Any, batch: Batch, **options: Any) -> tuple[Tensor, Any]:
         """Models of the decoder contract: logits, and (memory, state) after the tokens."""

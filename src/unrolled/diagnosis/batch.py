@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -71,8 +72,10 @@ class Batch:
         Parameters
         ----------
         value : Batch, Tensor, tuple, mapping or object
-            `inputs`; `(inputs, labels)`; `(source, inputs, labels)`; a mapping with the names above; or any object
-            that has them as attributes, such as `unrolled.text.Batch` (arrays become tensors, PAD is 0).
+            `inputs`; `(inputs, labels)`; `(source, inputs, labels)`; a mapping with the names above, or with
+            `input_ids` (the source where there are `decoder_input_ids`, else the inputs), `attention_mask` and
+            `decoder_attention_mask`; or any object that has the names above as attributes, such as
+            `unrolled.text.Batch` (arrays become tensors, PAD is 0).
         """
         if isinstance(value, Batch):
             is_plain = not any(part.is_inference() for part in vars(value).values() if isinstance(part, Tensor))
@@ -84,10 +87,13 @@ class Batch:
                     f"a batch is (inputs, labels) or (source, inputs, labels), got {len(value)} parts; use Batch(...)"
                 )
             return cls(**{name: _tensor(part) for name, part in zip(names, value, strict=True)})
-        if isinstance(value, dict):
-            if set(value) - set(_NAMES) or "inputs" not in value:
-                raise ShapeError(f"a batch needs 'inputs' and knows {', '.join(_NAMES)}; got {', '.join(value)}")
-            return cls(**{name: part if name in _PLAIN else _tensor(part) for name, part in value.items()})
+        if isinstance(value, Mapping):
+            others = _WITH_DECODER if "decoder_input_ids" in value else _ALONE
+            parts: dict[str, Any] = {others.get(str(name)) or str(name): part for name, part in value.items()}
+            if set(parts) - set(_NAMES) or "inputs" not in parts:
+                known = (*_NAMES, *_WITH_DECODER)
+                raise ShapeError(f"a batch needs 'inputs' and knows {', '.join(known)}; got {', '.join(value)}")
+            return cls(**{name: part if name in _PLAIN else _tensor(part) for name, part in parts.items()})
         if hasattr(value, "inputs"):
             named = {name: _tensor(getattr(value, name, None)) for name in _TENSORS}
             return cls(**named, pad=getattr(value, "pad", 0))
@@ -154,7 +160,7 @@ class Batch:
     def with_more_padding(self, side: Side, count: int) -> Batch:
         """`count` more padded columns at the end of the source, or of the inputs and their labels."""
         fill = {side: self.pad or 0, _MASK_OF[side]: False, "labels": self.ignored}
-        wider = {}
+        wider: dict[str, Any] = {}
         for name, part in self._beside(side).items():
             tail = *[0, 0] * (part.dim() - 2), 0, count
             wider[name] = pad_columns(part, tail, value=fill[name])
@@ -167,10 +173,11 @@ class Batch:
 
     def with_padding_altered(self, side: Side) -> Batch:
         """Real tokens in place of the padding of the source or the inputs, under an unchanged mask."""
-        real = self.real(side)
-        return replace(self, **{side: _altered(getattr(self, side), ~real, self.pad), _MASK_OF[side]: real})
+        real, tokens = self.real(side), getattr(self, side)
+        changed: dict[str, Any] = {side: _altered(tokens, ~real, self.pad), _MASK_OF[side]: real}
+        return replace(self, **changed)
 
-    def _beside(self, side: Side) -> dict[str, Tensor]:
+    def _beside(self, side: Side) -> dict[str, Any]:
         """What has the columns of the source, or those of the inputs."""
         names = (side, _MASK_OF[side], *(["labels"] if side == "inputs" else []))
         return {name: part for name in names if (part := getattr(self, name)) is not None}
@@ -179,6 +186,13 @@ class Batch:
 _MASK_OF: dict[Side, str] = {"source": "source_mask", "inputs": "mask"}
 _TENSORS = ("inputs", "labels", "source", "source_mask", "mask")
 _NAMES = tuple(field.name for field in fields(Batch))
+_ALONE = {"input_ids": "inputs", "attention_mask": "mask"}
+_WITH_DECODER = {
+    "input_ids": "source",
+    "attention_mask": "source_mask",
+    "decoder_input_ids": "inputs",
+    "decoder_attention_mask": "mask",
+}
 _PLAIN = tuple(name for name in _NAMES if name not in _TENSORS)
 
 

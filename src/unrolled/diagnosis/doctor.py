@@ -65,6 +65,7 @@ def examine_run(path: str | Path, *, data: str | Path | None = None) -> Examinat
         findings=tuple(worst_first(_distinct([*findings, *seen.findings]))),
         checked=(*checks, *seen.checked),
         skipped={**seen.skipped, **{PARTS[name]: why for name, why in material.missing.items()}},
+        failed=seen.failed,
     )
 
 
@@ -91,7 +92,7 @@ def _examine_model(material: Material, *, is_stuck: bool) -> Examination:
         findings += check_generalisation(model, known, held_out, adapter=material.adapter, blind=material.blind_loss)
         findings += check_attention_moves(model, batch)
         checked = (*checked, *late)
-    return Examination(tuple(findings), checked, skipped)
+    return Examination(tuple(findings), checked, skipped, seen.failed)
 
 
 def _distinct(findings: Sequence[Finding]) -> list[Finding]:

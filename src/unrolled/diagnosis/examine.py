@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from unrolled.diagnosis.activity import activations
@@ -37,12 +37,15 @@ class Examination(Sequence[Finding]):
     checked : tuple of str
         Checks that ran.
     skipped : dict of str to str
-        Checks that did not, and why.
+        Checks that have nothing to look at, and why.
+    failed : dict of str to str
+        Checks that an error ended, often one of the model's own.
     """
 
     findings: tuple[Finding, ...]
     checked: tuple[str, ...]
     skipped: dict[str, str]
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
@@ -63,9 +66,8 @@ class Examination(Sequence[Finding]):
         return iter(self.findings)
 
     def __str__(self) -> str:
-        if not self.findings:
-            return f"nothing found; checked: {', '.join(self.checked)}"
-        return "\n".join(found.line() for found in self.findings)
+        lines = [found.line() for found in self.findings] or [f"nothing found; checked: {', '.join(self.checked)}"]
+        return "\n".join([*lines, *(f"could not be checked: {name} ({why})" for name, why in self.failed.items())])
 
     def to_json(self) -> dict[str, object]:
         """Findings, checks and reasons as JSON values."""
@@ -73,6 +75,7 @@ class Examination(Sequence[Finding]):
             "findings": [found.to_json() for found in self.findings],
             "checked": list(self.checked),
             "skipped": self.skipped,
+            "failed": self.failed,
         }
 
 
@@ -123,6 +126,7 @@ def examine(
         subject.logits(batch)  # what is raised here concerns the caller, not a check
     findings: list[Finding] = []
     checked: list[str] = []
+    failed: dict[str, str] = {}
     skipped = _not_applicable(subject, batch, overfit=overfit)
     checks = _checks(model, batch, adapter, carry=carry, is_untrained=bool(is_untrained))
     for name, check in checks.items():
@@ -133,8 +137,8 @@ def examine(
             findings += check()
             checked.append(name)
         except Exception as error:  # foreign code may raise anything; the other checks still count
-            skipped[name] = f"{type(error).__name__}: {error}"
-    return Examination(tuple(worst_first(findings)), tuple(checked), skipped)
+            failed[name] = f"{type(error).__name__}: {error}"
+    return Examination(tuple(worst_first(findings)), tuple(checked), skipped, failed)
 
 
 def _checks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
 __all__ = ["FAULTS", "Fault", "Finding", "Severity", "Where", "finding", "worst_first"]
@@ -220,6 +220,15 @@ FAULTS: dict[str, Fault] = {
 }
 """Every name that a finding can have; names are stable."""
 
+CAUSES = {
+    "no_gradient": ("attention_axis", "source_ignored"),
+    "cannot_overfit": (
+        "state_lost", "probabilities_not_logits", "no_gradient", "unregistered_weights", "source_ignored",
+    ),
+}  # fmt: skip
+"""What can follow from what: weights over one key are 1 whatever the scores are, and nothing trains an encoder that
+nobody reads."""
+
 
 @dataclass(frozen=True)
 class Where:
@@ -257,6 +266,8 @@ class Finding:
     severity : "broken" or "suspect"
     measured, right, advice : str
     where : Where
+    cause : str or None
+        Another finding of the same examination that this one can follow from.
     """
 
     name: str
@@ -265,11 +276,14 @@ class Finding:
     right: str
     where: Where
     advice: str
+    cause: str | None = None
 
     def line(self) -> str:
         """The finding in one line."""
+        follows = "" if self.cause is None else f" (can follow from {self.cause})"
         return (
-            f"{self.severity}: {self.name} at {self.where}: {self.measured}; right: {self.right}; to do: {self.advice}"
+            f"{self.severity}: {self.name} at {self.where}{follows}: {self.measured}; right: {self.right};"
+            f" to do: {self.advice}"
         )
 
     def to_json(self) -> dict[str, object]:
@@ -284,6 +298,12 @@ def finding(name: str, measured: str, *, where: Where | None = None, advice: str
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Order findings by severity, then as listed in `FAULTS`."""
-    order = list(FAULTS)
-    return sorted(findings, key=lambda found: (found.severity != "broken", order.index(found.name)))
+    """Order findings by severity, then as listed in `FAULTS`; what can follow from another one is marked and last."""
+    order, findings = list(FAULTS), list(findings)
+    names = {found.name for found in findings}
+    marked = [replace(found, cause=_cause(found.name, names)) for found in findings]
+    return sorted(marked, key=lambda one: (one.severity != "broken", one.cause is not None, order.index(one.name)))
+
+
+def _cause(name: str, names: set[str]) -> str | None:
+    return next((cause for cause in CAUSES.get(name, ()) if cause in names), None)

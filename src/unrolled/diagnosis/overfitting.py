@@ -13,8 +13,8 @@ from torch import Tensor
 
 from unrolled.diagnosis.adapter import Adapter, Subject
 from unrolled.diagnosis.batch import Batch
-from unrolled.diagnosis.findings import Finding, finding
-from unrolled.diagnosis.untouched import reseed, untouched
+from unrolled.diagnosis.findings import Finding, Where, finding
+from unrolled.diagnosis.untouched import jittered, reseed, untouched
 
 __all__ = ["check_overfits_one_batch", "lowest_loss"]
 
@@ -31,7 +31,8 @@ def check_overfits_one_batch(
     """Whether a few examples can be learnt by heart, on a copy of the weights and without dropout.
 
     The best possible loss is the entropy of the labels given everything before them in the same batch (equal prefixes
-    may go on differently). Adam must cover 90 % of the way from the first loss to it.
+    may go on differently). First outputs that no weight moves, such as zeros for the start symbol, are left out. Adam
+    must cover 90 % of the way from the first loss to it.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def check_overfits_one_batch(
     subject = Subject(model, adapter)
     if not (batch.has_classes or subject.adapter.loss) or not any(w.requires_grad for w in subject.parameters.values()):
         return []
-    few = batch.rows(torch.arange(min(rows, batch.size)))
+    few, fixed = _learnable(subject, batch.rows(torch.arange(min(rows, batch.size))))
     floor = lowest_loss(few) if batch.has_classes else 0.0
     best, first = math.inf, math.nan
     for rate in learning_rates:
@@ -68,7 +69,27 @@ def check_overfits_one_batch(
         f"{few.size} examples: loss {first:.3f} at first, {best:.3f} at best after {steps} steps,"
         f" {floor:.3f} is possible"
     )
-    return [finding("cannot_overfit", measured)]
+    if not fixed:
+        return [finding("cannot_overfit", measured)]
+    measured += f"; the logits at step {fixed[0]} depend on no weight"
+    return [finding("cannot_overfit", measured, where=Where(None, fixed[0]))]
+
+
+def _learnable(subject: Subject, batch: Batch) -> tuple[Batch, list[int]]:
+    """Leave out labels of first steps whose logits no weight moves; also give all other steps of that kind.
+
+    Zeros in the place of the start symbol, as some tutorials have them, cost ln V for ever and are not in their loss.
+    """
+    with untouched(subject.module), subject.mode(), torch.no_grad():
+        own = subject.logits(batch)
+    with jittered(subject.module), subject.mode(), torch.no_grad():
+        is_fixed = (own == subject.logits(batch)).flatten(2).all(2).all(0)  # (T,)
+    assert batch.labels is not None
+    if not batch.has_classes or own.shape[:2] != batch.labels.shape or is_fixed.all():
+        return batch, is_fixed.nonzero().flatten().tolist()
+    is_first = is_fixed.long().cumprod(0).bool()
+    labels = batch.labels.masked_fill(is_first, batch.ignored)
+    return replace(batch, labels=labels), (is_fixed & ~is_first).nonzero().flatten().tolist()
 
 
 def _trained(subject: Subject, batch: Batch, *, rate: float, steps: int, enough: float) -> float:

@@ -34,7 +34,9 @@ def check_padding(model: Any, batch: Any, *, adapter: Adapter | None = None) -> 
     subject, batch = Subject(model, adapter), Batch.of(batch)
     with untouched(subject.module), subject.mode():
         side = padded_side(subject, batch)
-        for find in (_more_padding, _less_padding, _other_padding) if side else ():
+        if side is None:
+            return []
+        for find in (_more_padding, _less_padding, _other_padding):
             found = find(subject, batch, side)
             if found is not None:
                 return [found]

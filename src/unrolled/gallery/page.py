@@ -69,13 +69,16 @@ def _findings(found: Examination) -> Iterator[str]:
         yield "<p class=good>Nothing found.</p>"
     yield from map(_finding, found)
     yield f"<p class=faint>Checked: {_text(', '.join(map(_plain, found.checked)))}.</p>"
-    if found.skipped:
-        reasons = "; ".join(f"{_plain(name)} ({reason})" for name, reason in found.skipped.items())
-        yield f"<p class=faint>Not checked: {_text(reasons)}.</p>"
+    for title, checks in (("Could not be checked", found.failed), ("Not checked", found.skipped)):
+        reasons = "; ".join(f"{_plain(name)} ({reason})" for name, reason in checks.items())
+        if reasons:
+            yield f"<p class=faint>{title}: {_text(reasons)}.</p>"
 
 
 def _finding(one: Finding) -> str:
     rows = {"measured": one.measured, "right": one.right, "where": str(one.where), "to do": one.advice}
+    if one.cause is not None:
+        rows["can follow from"] = _plain(one.cause)
     lines = "".join(f"<dt>{name}</dt><dd>{_text(value)}</dd>" for name, value in rows.items())
     return f'<div class="finding {one.severity}"><b>{one.severity}: {_plain(one.name)}</b><dl>{lines}</dl></div>'
 
