@@ -94,9 +94,14 @@ def key_of_zeros(q, k, scale, visible):
     return plain(q, k, 1.0).masked_fill(~visible, HIDDEN)
 
 
+def normalised(q, k, scale, visible):
+    return plain(nn.functional.layer_norm(5.0 * q, (K,)), k, scale).masked_fill(~visible, HIDDEN)
+
+
 STYLES = [
     index_put_by_mask, index_put_by_places, gpt2, mask_first, tril_then_filled, copied, row_by_row, rotary,
     rotary_as_complex, product_written_out, keys_of_groups, keys_joined, key_of_zeros,
+    normalised,
 ]  # fmt: skip
 
 

@@ -37,6 +37,8 @@ _LINEAR = {
     "view_as_complex", "view_as_real",
 }  # fmt: skip
 """Entries are put together or turned around: a common factor of what goes in is one of what comes out."""
+_FRESH = {"convolution", "native_layer_norm", "native_group_norm", "native_batch_norm"}
+"""The size of what goes in is lost: a factor before them is no part of a scale."""
 _PRODUCTS = {"bmm", "mm", "baddbmm", "addmm"}
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
 _NONLINEAR = {"relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_"}
@@ -184,6 +186,8 @@ class Operations(TorchDispatchMode):
             return self._scaled(name, args)
         if name == "copy":
             return self._mark(args[1])
+        if name in _FRESH:
+            return _NOTHING
         parts = [part for arg in args for part in (arg if isinstance(arg, list | tuple) else [arg])]
         tensors = _live([part for part in parts if isinstance(part, Tensor)])
         marks = [self._mark(tensor) for tensor in tensors] or [_NOTHING]
