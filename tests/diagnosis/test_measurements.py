@@ -223,6 +223,15 @@ def test_steps_whose_logits_no_weight_moves(constant: int) -> None:
     assert all(one.measured.endswith("the logits at step 6 depend on no weight") for one in found)
 
 
+def test_a_model_that_no_weight_moves_cannot_learn() -> None:
+    class Constant(RecurrentLM):
+        def forward(self, input):  # noqa: A002
+            return torch.zeros(*input.shape, V)
+
+    (found,) = check_overfits_one_batch(Constant(), text())
+    assert (found.name, found.where.step) == ("cannot_overfit", 0)
+
+
 @pytest.mark.parametrize("shift", [-1, 0, 1, 2, 3])
 def test_label_shift(shift: int) -> None:
     tokens = torch.randint(3, V, (3, 20), generator=torch.Generator().manual_seed(0))

@@ -85,11 +85,14 @@ def _learnable(subject: Subject, batch: Batch) -> tuple[Batch, list[int]]:
     with jittered(subject.module), subject.mode(), torch.no_grad():
         is_fixed = (own == subject.logits(batch)).flatten(2).all(2).all(0)  # (T,)
     assert batch.labels is not None
-    if not batch.has_classes or own.shape[:2] != batch.labels.shape or is_fixed.all():
-        return batch, is_fixed.nonzero().flatten().tolist()
+    fixed = is_fixed.nonzero().flatten().tolist()
+    if not batch.has_classes or own.shape[:2] != batch.labels.shape:
+        return batch, fixed
     is_first = is_fixed.long().cumprod(0).bool()
     labels = batch.labels.masked_fill(is_first, batch.ignored)
-    return replace(batch, labels=labels), (is_fixed & ~is_first).nonzero().flatten().tolist()
+    if labels.eq(batch.ignored).all():  # nothing else to learn
+        return batch, fixed
+    return replace(batch, labels=labels), [step for step in fixed if not is_first[step]]
 
 
 def _trained(subject: Subject, batch: Batch, *, rate: float, steps: int, enough: float) -> float:
