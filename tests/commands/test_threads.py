@@ -28,11 +28,17 @@ def test_small_models_take_few_threads(environment, monkeypatch, cores, threads)
         "OMP_NUM_THREADS": threads,
         "GOMP_SPINCOUNT": "3000",
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+        "PYDANTIC_DISABLE_PLUGINS": "__all__",
     }
 
 
 def test_what_a_person_chose_stays(environment):
-    chosen = {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "ACTIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}
+    chosen = {
+        "OMP_NUM_THREADS": "7",
+        "OMP_WAIT_POLICY": "ACTIVE",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9",
+        "PYDANTIC_DISABLE_PLUGINS": "logfire-plugin",
+    }
     environment.update(chosen)
     commands.settle_libraries()
     assert chosen_by_us(environment) == chosen
