@@ -50,6 +50,22 @@ def test_a_model_learns_a_text_and_says_how_surprised_it_is(command, text_runs, 
     assert f"perplexity per character  {report['perplexity']:.4f}  ({report['loss']:.4f} nats)" in shown
 
 
+@pytest.mark.parametrize("preset", SMALL)
+def test_a_text_of_its_own_chooses_the_weights(command, text_runs, preset, tmp_path):
+    (tmp_path / "valid.txt").write_text("and the cat sat on the log\n" * 9, encoding="utf-8")
+    limits = ["training.max_steps=20", "training.evaluate_every=10", "training.batch_tokens=256", "data.context=16"]
+    options = ["--dev", tmp_path / "valid.txt", "--preset", preset, "--out", tmp_path / "run"]
+    train(text_runs / "a.txt", *options, *limits, *SMALL[preset])
+    events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [event for event in events if event["event"] == "Evaluated"]
+    assert {event["num_labels"] for event in evaluated} == {27 * 9}
+    measured = json.loads(command("evaluate", tmp_path / "run", tmp_path / "valid.txt", "--json").stdout)
+    assert measured["loss"] == pytest.approx(min(event["loss"] for event in evaluated), rel=1e-4)
+    digest = json.loads((tmp_path / "run" / "data.json").read_text())["dev"]
+    assert "valid.txt" in json.dumps(digest)
+    assert command("doctor", tmp_path / "run").exit_code in (0, 1)
+
+
 def test_both_engines_are_equally_surprised(command, text_runs):
     for preset in SMALL:
         outputs = [

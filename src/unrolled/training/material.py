@@ -158,6 +158,7 @@ def _digest(prepared: Prepared) -> DataDigest:
 def _of_text(prepared: PreparedText, config: Config, train_path: str | Path, dev_path: str | Path | None) -> Material:
     context, codec = Context.of(config), prepared.codec
     valid = None if prepared.valid is None else codec.begun(prepared.valid)
+    num_valid = 0 if prepared.valid is None else len(prepared.valid)
 
     def dev(device: torch.device) -> Dev | None:
         if valid is None or len(valid) < 2:
@@ -176,7 +177,7 @@ def _of_text(prepared: PreparedText, config: Config, train_path: str | Path, dev
             train=FileDigest(str(Path(train_path).resolve()), prepared.train_sha256, len(prepared.train)),
             dev=None
             if dev_path is None
-            else FileDigest(str(Path(dev_path).resolve()), prepared.valid_sha256, len(prepared.valid or ())),
+            else FileDigest(str(Path(dev_path).resolve()), prepared.valid_sha256, num_valid),
         ),
         report=tuple(prepared.report.lines()),
         steps=TextSteps(prepared.train, config),
