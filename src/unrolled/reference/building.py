@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unrolled import config
 from unrolled.errors import ShapeError
 from unrolled.parameters import Sizes, inventory
+from unrolled.reference.frames import Frames
+from unrolled.reference.language_model import LanguageModel
 from unrolled.reference.layer import Weights
-
-if TYPE_CHECKING:
-    from unrolled.reference.frames import Frames
-    from unrolled.reference.language_model import LanguageModel
-    from unrolled.reference.seq2seq import Seq2Seq
+from unrolled.reference.seq2seq import Seq2Seq
 
 __all__ = ["build"]
 
@@ -41,15 +37,8 @@ def build(settings: config.Model, sizes: Sizes, weights: Weights) -> Seq2Seq | L
             raise ShapeError(f"weight {name} must have shape {shape}, got {weights[name].shape}")
     for name in weights.keys() - shapes.keys():
         raise ShapeError(f"weight {name} is not one of this model's")
-    # Only the kind that is asked for: the others would be a fifth of the start of a prediction.
     if isinstance(settings, config.Frames):
-        from unrolled.reference.frames import Frames
-
         return Frames(settings, weights)
     if isinstance(settings, config.LanguageModel):
-        from unrolled.reference.language_model import LanguageModel
-
         return LanguageModel(settings, weights)
-    from unrolled.reference.seq2seq import Seq2Seq
-
     return Seq2Seq(settings, sizes, weights)

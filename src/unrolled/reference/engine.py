@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from unrolled import next_symbol
 from unrolled.errors import ShapeError
 from unrolled.next_symbol import SamplingPolicy
+from unrolled.reference.language_model import LanguageModel
 from unrolled.reference.layer import BoolArray, FloatArray, IntArray
 from unrolled.reference.ops import log_softmax
 from unrolled.reference.seq2seq import Seq2Seq
-
-if TYPE_CHECKING:
-    from unrolled.reference.language_model import LanguageModel
 
 __all__ = ["NumpyEngine", "NumpyStepper"]
 
