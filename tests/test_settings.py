@@ -176,6 +176,14 @@ def test_learned_positions_cover_what_is_trained_on(side, data):
     assert resolve(overrides=[*overrides, f"data.{data}.max_length=255"]).data
 
 
+def test_a_softmax_of_a_sample_is_for_plain_text():
+    text = ["data.type=text", "model.type=language_model", "model.decoder.type=recurrent"]
+    sample = "training.softmax_sample=9"
+    assert problem(overrides=[sample]) == "training.softmax_sample is for data.type=text, got pairs"
+    assert problem(overrides=[*text, sample]) == "training.softmax_sample needs training.label_smoothing=0"
+    assert resolve(overrides=[*text, sample, "training.label_smoothing=0"]).training.softmax_sample == 9
+
+
 def test_sizes_that_do_not_fit_name_both():
     message = problem(overrides=["model.decoder.attention=dot"])
     assert "attention=dot needs equal sizes, got encoder output 512 and decoder hidden_size 256" in message

@@ -161,7 +161,9 @@ def word_lm() -> Config:
                 variational_dropout=True,
             )
         ),
-        training=TEXT.model_copy(update={"minutes": 60, "optimizer": Optimizer(learning_rate=3e-3)}),
+        training=TEXT.model_copy(
+            update={"minutes": 60, "softmax_sample": 4096, "optimizer": Optimizer(learning_rate=3e-3)}
+        ),
     )
 
 

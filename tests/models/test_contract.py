@@ -60,6 +60,17 @@ def test_ragged_rows_continue_where_their_real_tokens_ended(model, batch):
         torch.testing.assert_close(together[row : row + 1], expected, **EXACT)
 
 
+def test_logits_of_some_classes_are_those_columns_of_all(model, batch):
+    classes = torch.tensor([7, 2, 9])
+    reset = torch.zeros_like(batch["target_mask"])
+    reset[1, 3] = True
+    for extra in ({"mask": batch["target_mask"]}, {"reset": reset}):
+        whole, some = run(model, batch, **extra), run(model, batch, classes=classes, **extra)
+        mask = batch["target_mask"]
+        torch.testing.assert_close(some.logits[mask], whole.logits[..., classes][mask], **EXACT)
+        torch.testing.assert_close(some.state, whole.state, **EXACT)
+
+
 def test_float32_steps_equal_whole(batch):
     for combination in COMBINATIONS + LANGUAGE_MODELS:
         settings = settings_of(*combination)

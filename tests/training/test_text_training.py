@@ -206,6 +206,29 @@ def test_the_state_that_is_carried_is_part_of_what_is_saved(tmp_path, text_file)
     assert weights[0] != weights[1]
 
 
+def test_a_training_on_sampled_classes_learns_and_is_resumed_exactly(tmp_path):
+    words = [f"w{number}" for number in range(60)]
+    follow = np.random.default_rng(1).permutation(60)
+    at, text = 0, []
+    for _ in range(3000):
+        text.append(words[at])
+        at = int(follow[at]) if len(text) % 7 else len(text) % 60
+    path = tmp_path / "words.txt"
+    path.write_text(" ".join(text) + "\n", encoding="utf-8")
+    training = {"max_steps": 120, "save_every": 50, "evaluate_every": 120, "softmax_sample": 20}
+    decoder = RecurrentLanguageDecoder(embedding_dim=32, hidden_size=32, dropout=0.0)
+    settings = config(decoder, text={"units": "word"}, optimizer=Optimizer(learning_rate=0.03), **training)
+    losses = []
+    listener = lambda event: losses.append(event.loss) if isinstance(event, Evaluated) else None  # noqa: E731
+    unrolled.train(path, config=settings, out=tmp_path / "whole", listeners=[listener])
+    assert losses[-1] < 0.5 * np.log(60)  # over all classes
+    with pytest.raises(Killed):
+        unrolled.train(path, config=settings, out=tmp_path / "killed", listeners=[kill_after(75)])
+    unrolled.train(resume=tmp_path / "killed")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+
+
 def test_a_carried_state_is_of_one_process(tmp_path, text_file):
     """Several processes carry the rows of each, of which one alone is saved."""
     for name, decoder in (("streamed", RECURRENT), ("windowed", WINDOWED)):

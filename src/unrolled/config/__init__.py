@@ -238,6 +238,9 @@ class Training(Settings):
     """What the decoder is fed: the true symbols, its own, or by and by its own."""
     label_smoothing: Rate = 0.1
     """ε of (1 − ε) · one-hot + ε / V."""
+    softmax_sample: Positive | None = None
+    """For running text with many symbols: how many, on average, a step estimates the softmax of its loss from; none for
+    all. Evaluation takes all of them."""
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     evaluate_every: Positive | None = None
@@ -289,6 +292,16 @@ class Config(Settings):
             raise ValueError(
                 f"training.feeding: {self.training.feeding.type} is for model.type=seq2seq, got {self.model.type}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _softmax_sample_is_of_plain_text(self) -> Self:
+        if self.training.softmax_sample is None:
+            return self
+        if not isinstance(self.data, Text):
+            raise ValueError(f"training.softmax_sample is for data.type=text, got {self.data.type}")
+        if self.training.label_smoothing:
+            raise ValueError("training.softmax_sample needs training.label_smoothing=0")
         return self
 
     @model_validator(mode="after")

@@ -34,6 +34,7 @@ class Autoregressive(nn.Module):
         *,
         mask: Tensor | None = None,
         reset: Tensor | None = None,
+        classes: Tensor | None = None,
         need_attention: bool = False,
     ) -> DecoderOutput:
         """Feed n ≥ 1 tokens a row and predict the one after each.
@@ -50,18 +51,32 @@ class Autoregressive(nn.Module):
             Right-padded real tokens; state and positions advance by these alone.
         reset : bool Tensor (B, n), optional
             Tokens before which the row returns to its start; at padding it means nothing.
+        classes : int64 Tensor (K,), optional
+            Compute the logits of these symbols alone, in this order; all V where it is absent.
         need_attention : bool
             Return the weights over the source; asking changes nothing else.
         """
         if reset is not None:
             reset = reset if mask is None else reset & mask
             if reset.any():
-                return self._decode_segments(tokens, memory, state, mask, reset, need_attention=need_attention)
-        output: DecoderOutput = self.decoder(tokens, memory, state, mask=mask, need_attention=need_attention)
+                return self._decode_segments(
+                    tokens, memory, state, mask, reset, classes=classes, need_attention=need_attention
+                )
+        output: DecoderOutput = self.decoder(
+            tokens, memory, state, mask=mask, classes=classes, need_attention=need_attention
+        )
         return output
 
     def _decode_segments(
-        self, tokens: Tensor, memory: Any, state: Any, mask: Tensor | None, reset: Tensor, *, need_attention: bool
+        self,
+        tokens: Tensor,
+        memory: Any,
+        state: Any,
+        mask: Tensor | None,
+        reset: Tensor,
+        *,
+        classes: Tensor | None,
+        need_attention: bool,
     ) -> DecoderOutput:
         """Decode all that lies between resets side by side, as rows of their own: one call, however many resets."""
         cut = Segments.before(reset)
@@ -72,6 +87,7 @@ class Autoregressive(nn.Module):
             None if memory is None else memory.select(cut.row // beams),
             state.select(cut.row).restarted(cut.is_fresh, start.select(cut.row)),
             mask=cut.apart(torch.ones_like(reset) if mask is None else mask),
+            classes=classes,
             need_attention=need_attention,
         )
         attention = None if output.attention is None else cut.together(output.attention)

@@ -69,7 +69,10 @@ class Memory(Protocol):
 
 
 class DecoderOutput(NamedTuple):
-    """Result of `decode`: logits (B, n, V), the state after the tokens, and on request the attention (B, n, S)."""
+    """Result of `decode`: logits (B, n, V), the state after the tokens, and on request the attention (B, n, S).
+
+    Where some classes alone were asked for, the logits are theirs.
+    """
 
     logits: Tensor
     state: Any
@@ -105,6 +108,7 @@ class SequenceModel(Protocol):
         *,
         mask: Tensor | None = None,
         reset: Tensor | None = None,
+        classes: Tensor | None = None,
         need_attention: bool = False,
     ) -> DecoderOutput:
         """Feed tokens (B, n) for any n ≥ 1."""

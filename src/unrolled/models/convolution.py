@@ -135,6 +135,7 @@ class ConvolutionDecoder(nn.Module):
         state: ConvolutionState,
         *,
         mask: Tensor | None,
+        classes: Tensor | None,
         need_attention: bool,
     ) -> DecoderOutput:
         """Decode ids (R, n); R is a multiple of the number of sources."""
@@ -149,7 +150,7 @@ class ConvolutionDecoder(nn.Module):
                 is_asked = need_attention and number == len(self.layers) - 1
                 attended, attention = layer.cross(x, memory.layers[number], memory.mask, need_attention=is_asked)
                 x = _sum(x, attended)
-        logits = self.output(dropout(x, self.dropout, self.training), self.embedding.weight)
+        logits = self.output(dropout(x, self.dropout, self.training), self.embedding.weight, classes)
         return DecoderOutput(
             logits, ConvolutionState(tuple(pasts)), None if attention is None else attention.mean(dim=1)
         )

@@ -50,10 +50,17 @@ class FrameDecoder(nn.Module):
         return RecurrentState((kind(*[zero] * len(kind._fields)),) * self.settings.num_layers, None)
 
     def forward(
-        self, tokens: Tensor, memory: None, state: RecurrentState, *, mask: Tensor | None, need_attention: bool
+        self,
+        tokens: Tensor,
+        memory: None,
+        state: RecurrentState,
+        *,
+        mask: Tensor | None,
+        classes: Tensor | None,
+        need_attention: bool,
     ) -> DecoderOutput:
         """Read vectors (B, n, F)."""
-        del memory, need_attention
+        del memory, classes, need_attention
         gates = self.layers.first.gates(tokens, None)
         hidden, layers = self.layers(gates, state.layers, None if mask is None else Ragged.from_mask(mask))
         outputs = self.output(dropout(hidden, self.settings.dropout, self.training))  # (B, n, O)

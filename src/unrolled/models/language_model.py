@@ -65,13 +65,21 @@ class RecurrentLanguageDecoder(nn.Module):
         return RecurrentState((kind(*[zero] * len(kind._fields)),) * self.settings.num_layers, None)
 
     def forward(
-        self, tokens: Tensor, memory: None, state: RecurrentState, *, mask: Tensor | None, need_attention: bool
+        self,
+        tokens: Tensor,
+        memory: None,
+        state: RecurrentState,
+        *,
+        mask: Tensor | None,
+        classes: Tensor | None,
+        need_attention: bool,
     ) -> DecoderOutput:
         """Decode ids (B, n)."""
         del memory, need_attention
         gates = self.layers.first.gates(self._inputs(tokens), None)
         hidden, layers = self.layers(gates, state.layers, None if mask is None else Ragged.from_mask(mask))
-        logits = self.output(self.drop(hidden, self.settings.dropout, self.training), self.embedding.weight)
+        features = self.drop(hidden, self.settings.dropout, self.training)
+        logits = self.output(features, self.embedding.weight, classes)
         return DecoderOutput(logits, RecurrentState(layers, None), None)
 
     def _inputs(self, tokens: Tensor) -> Tensor | Tokens:

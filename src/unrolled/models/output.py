@@ -19,6 +19,9 @@ class Output(nn.Module):
             self.weight = nn.Parameter(torch.empty(num_symbols, input_size))
         self.bias = nn.Parameter(torch.empty(num_symbols))
 
-    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """(B, T, H) → (B, T, V); `embedding` (V, H) is the target's."""
-        return functional.linear(x, embedding if self.is_tied else self.weight, self.bias)
+    def forward(self, x: Tensor, embedding: Tensor, classes: Tensor | None = None) -> Tensor:
+        """(B, T, H) → (B, T, V), or (B, T, K) of K `classes` alone; `embedding` (V, H) is the target's."""
+        weight = embedding if self.is_tied else self.weight
+        if classes is None:
+            return functional.linear(x, weight, self.bias)
+        return functional.linear(x, weight[classes], self.bias[classes])

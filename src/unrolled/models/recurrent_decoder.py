@@ -158,6 +158,7 @@ class RecurrentDecoder(nn.Module):
         state: RecurrentState,
         *,
         mask: Tensor | None,
+        classes: Tensor | None,
         need_attention: bool,
     ) -> DecoderOutput:
         """Decode ids (R, n); R is a multiple of the number of sources."""
@@ -166,7 +167,7 @@ class RecurrentDecoder(nn.Module):
         run = self._step_by_step if is_sequential else self._all_at_once
         features, attention, state = run(inputs, memory, state, mask)
         features = dropout(features, self.settings.dropout, self.training)
-        logits = self.output(features, self.embedding.weight)
+        logits = self.output(features, self.embedding.weight, classes)
         return DecoderOutput(logits, state, attention if need_attention else None)
 
     def _all_at_once(

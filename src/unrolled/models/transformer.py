@@ -271,6 +271,7 @@ class TransformerDecoder(Embedding):
         state: TransformerState,
         *,
         mask: Tensor | None,
+        classes: Tensor | None,
         need_attention: bool,
     ) -> DecoderOutput:
         """Decode ids (R, n); R is a multiple of the number of sources."""
@@ -298,7 +299,7 @@ class TransformerDecoder(Embedding):
         reached = TransformerState(tuple(caches), valid, state.position + (n if lengths is None else lengths))
         if window is not None:
             reached = reached.last(window - 1, lengths, n)
-        logits = self.output(self.normed(x), self.embedding.weight)
+        logits = self.output(self.normed(x), self.embedding.weight, classes)
         return DecoderOutput(logits, reached, None if weights is None else weights.mean(dim=1))
 
 

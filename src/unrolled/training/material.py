@@ -35,6 +35,7 @@ from unrolled.training.epochs import Epochs, Steps
 from unrolled.training.evaluation import Dev, DevSet
 from unrolled.training.frames import FrameDev, FrameObjective, held_out
 from unrolled.training.objective import Objective, PairObjective
+from unrolled.training.sampled_softmax import SampledSoftmax
 from unrolled.training.text import TextDev, TextObjective, TextSteps, is_streamed
 from unrolled.training.watch import Watch, source_effect
 
@@ -160,6 +161,8 @@ def _of_text(prepared: PreparedText, config: Config, train_path: str | Path, dev
     valid = None if prepared.valid is None else codec.begun(prepared.valid)
     num_valid = 0 if prepared.valid is None else len(prepared.valid)
 
+    sampled = SampledSoftmax.of_text(prepared.train, config.training, num_symbols=len(codec.vocabulary))
+
     def dev(device: torch.device) -> Dev | None:
         if valid is None or len(valid) < 2:
             return None
@@ -181,7 +184,9 @@ def _of_text(prepared: PreparedText, config: Config, train_path: str | Path, dev
         ),
         report=tuple(prepared.report.lines()),
         steps=TextSteps(prepared.train, config),
-        objective=lambda device: TextObjective(config.training, device=device, is_carried=is_streamed(config)),
+        objective=lambda device: TextObjective(
+            config.training, device=device, is_carried=is_streamed(config), sampled=sampled
+        ),
         dev=dev,
         watch=lambda *_: Watch(num_symbols=len(codec.vocabulary), warmup_steps=config.training.schedule.warmup_steps),
     )

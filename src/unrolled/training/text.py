@@ -17,6 +17,7 @@ from unrolled.text import BOS, Streams, TextBatch, Tokens, Windows
 from unrolled.training.device import to_host
 from unrolled.training.evaluation import Score
 from unrolled.training.objective import cross_entropy_sum
+from unrolled.training.sampled_softmax import SampledSoftmax
 
 __all__ = ["TextDev", "TextObjective", "TextSteps", "is_streamed"]
 
@@ -88,10 +89,20 @@ class TextObjective:
         Where the model lies.
     is_carried : bool
         Whether batches go on where the one before has ended.
+    sampled : SampledSoftmax, optional
+        What the softmax is estimated from; all classes where it is absent.
     """
 
-    def __init__(self, settings: config.Training, *, device: torch.device, is_carried: bool) -> None:
+    def __init__(
+        self,
+        settings: config.Training,
+        *,
+        device: torch.device,
+        is_carried: bool,
+        sampled: SampledSoftmax | None = None,
+    ) -> None:
         self._settings = settings
+        self._sampled = sampled
         self._device = device
         self._is_carried = is_carried
         self._state: Any = None
@@ -99,12 +110,16 @@ class TextObjective:
 
     def loss_sum(self, model: SequenceModel, batch: TextBatch, *, step: int) -> Tensor:
         """Loss in nats summed over the labels of a batch."""
-        del step
         inputs, labels = (torch.from_numpy(ids).to(self._device) for ids in (batch.inputs, batch.labels))
         reset = None if batch.reset is None else torch.from_numpy(batch.reset).to(self._device)
+        classes = None if self._sampled is None else self._sampled.classes(batch.labels, step=step).to(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"):
-            output = model.decode(inputs, None, self._before(model, batch), reset=reset)
+            output = model.decode(
+                inputs, None, self._before(model, batch), reset=reset, classes=None if classes is None else classes.ids
+            )
         self._state = output.state.detach() if self._is_carried else None
+        if classes is not None:
+            return cross_entropy_sum(classes.weighted(output.logits), classes.columns)
         return cross_entropy_sum(output.logits, labels, label_smoothing=self._settings.label_smoothing)
 
     def _before(self, model: SequenceModel, batch: TextBatch) -> Any:
