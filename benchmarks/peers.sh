@@ -13,3 +13,5 @@ make_environment() {
 make_environment transformers --constraint constraints.txt torch transformers numpy
 make_environment ctranslate2 ctranslate2 numpy
 make_environment yoyodyne --constraint constraints.txt yoyodyne
+# It imports neither of these, and built for another device than torch they stop the import of what it does.
+build/peers/yoyodyne/bin/python -m pip uninstall --quiet --quiet --yes torchvision torchaudio

@@ -1,25 +1,19 @@
-"""Decoding with a model of this project, random weights: decode_ours.py torch|numpy lstm|transformer BEAM BATCH."""
+"""Decoding with a model of this project, random weights: decode_ours.py torch|numpy MODEL COUNT BEAM BATCH."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 
 import numpy as np
-from sizes import COUNT, LENGTH, SYMBOLS
-from timed import serve
+from ours import MODELS
+from sizes import LENGTH, SYMBOLS
+from timed import serve_rate
 
 from unrolled import config
 from unrolled.decoding import beam_search, greedy
 from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import EOS
-
-MODELS = {
-    "lstm": config.Seq2Seq(
-        encoder=config.RecurrentEncoder(embedding_dim=256, hidden_size=256),
-        decoder=config.RecurrentDecoder(embedding_dim=256, hidden_size=256),
-    ),
-    "transformer": config.Seq2Seq(encoder=config.TransformerEncoder(), decoder=config.TransformerDecoder()),
-}
 
 
 def engine(kind: str, model: config.Seq2Seq):
@@ -32,20 +26,28 @@ def engine(kind: str, model: config.Seq2Seq):
         from unrolled.reference.engine import NumpyEngine
 
         return NumpyEngine(reference.build(model, sizes, weights), vocabulary_size=SYMBOLS)
-    import torch
-
     from unrolled import models
     from unrolled.models.engine import TorchEngine
 
-    return TorchEngine(models.build(model, sizes, weights).eval(), vocabulary_size=SYMBOLS, device=torch.device("cpu"))
+    return TorchEngine(models.build(model, sizes, weights), vocabulary_size=SYMBOLS)
+
+
+def products(kind: str):
+    """The mode of matrix products that commands choose."""
+    if kind == "numpy":
+        return nullcontext()
+    from unrolled.training import matrix_mode, probe_matrix_mode
+
+    return matrix_mode(probe_matrix_mode())
 
 
 def main() -> None:
     """Serve."""
-    kind, name, beam, batch = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    kind, name = sys.argv[1:3]
+    count, beam, batch = map(int, sys.argv[3:])
     found = engine(kind, MODELS[name])
     rng = np.random.default_rng(0)
-    sources = [np.append(rng.integers(4, SYMBOLS, LENGTH), EOS) for _ in range(COUNT[beam])]
+    sources = [np.append(rng.integers(4, SYMBOLS, LENGTH), EOS) for _ in range(count)]
 
     def work() -> int:
         for first in range(0, len(sources), batch):
@@ -56,13 +58,8 @@ def main() -> None:
                 beam_search(found, rows, max_length=LENGTH, beam=beam)
         return len(sources)
 
-    if kind == "torch":
-        from unrolled.training import matrix_mode, probe_matrix_mode
-
-        with matrix_mode(probe_matrix_mode()):
-            serve(work)
-    else:
-        serve(work)
+    with products(kind):
+        serve_rate(work)
 
 
 main()

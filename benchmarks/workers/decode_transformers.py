@@ -1,20 +1,22 @@
-"""Greedy and beam decoding with `generate` of HuggingFace transformers: decode_transformers.py BEAM BATCH."""
+"""Decoding with `generate` of HuggingFace transformers, random weights: decode_transformers.py COUNT BEAM BATCH."""
+
+from __future__ import annotations
 
 import sys
 
 import torch
-from sizes import COUNT, D_FF, D_MODEL, HEADS, LAYERS, LENGTH, SYMBOLS
-from timed import serve
+from sizes import D_FF, HEADS, LAYERS, LENGTH, SYMBOLS, WIDTH
+from timed import serve_rate
 from transformers import MarianConfig, MarianMTModel
 
 
 def main() -> None:
     """Serve."""
-    beam, batch = int(sys.argv[1]), int(sys.argv[2])
+    count, beam, batch = map(int, sys.argv[1:])
     torch.manual_seed(0)
     settings = MarianConfig(
         vocab_size=SYMBOLS,
-        d_model=D_MODEL,
+        d_model=WIDTH,
         encoder_layers=LAYERS,
         decoder_layers=LAYERS,
         encoder_attention_heads=HEADS,
@@ -28,7 +30,7 @@ def main() -> None:
         forced_eos_token_id=None,
     )
     model = MarianMTModel(settings).eval()
-    source = torch.randint(4, SYMBOLS, (COUNT[beam], LENGTH))
+    source = torch.randint(4, SYMBOLS, (count, LENGTH))
     options = {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH, "num_beams": beam, "do_sample": False}
 
     @torch.no_grad()
@@ -37,7 +39,7 @@ def main() -> None:
             model.generate(source[first : first + batch], **options)
         return len(source)
 
-    serve(work)
+    serve_rate(work)
 
 
 main()

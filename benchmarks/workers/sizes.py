@@ -1,6 +1,15 @@
-"""The work that all decoders do."""
+"""Sizes that programs of several environments share."""
 
+WIDTH = 256
+"""Embeddings, states and model."""
+D_FF, LAYERS, HEADS = 1024, 4, 4
+BATCH = 64
+"""Words of a training step."""
+DROPOUT = 0.2
+"""Of recurrent models."""
+STEPS = 400
+"""Training of the models that decode words."""
 SYMBOLS, LENGTH = 60, 8
-D_MODEL, D_FF, LAYERS, HEADS = 256, 1024, 4, 4
-COUNT = {1: 2048, 5: 512}
-"""Words by beam."""
+"""Vocabulary, and symbols in and out, of decoders with random weights."""
+TEXT_TOKENS = 256
+"""Symbols that a language model writes."""
