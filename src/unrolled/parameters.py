@@ -220,6 +220,9 @@ def _cross_attention(name: str, width: int, memory: int) -> Iterator[Parameter]:
     yield from _linear(f"{name}.out", width, width)
 
 
+RECURRENT_STD = 0.1
+"""Of embeddings that recurrent layers read, tied or not: states start small, so the first logits do, too."""
+
 CONVOLVED_STD = 0.5
 """Of embeddings that are convolved: gates keep the variance of small inputs, and tiny ones learn slowly."""
 
@@ -241,7 +244,7 @@ def _gated_convolution(name: str, settings: config.Convolution) -> Iterator[Para
 
 def _recurrent_encoder(settings: config.RecurrentEncoder, sizes: Sizes) -> Iterator[Parameter]:
     E = settings.embedding_dim
-    yield Parameter("encoder.embedding.weight", (sizes.source, E), Normal(0.1))
+    yield Parameter("encoder.embedding.weight", (sizes.source, E), Normal(RECURRENT_STD))
     yield from _recurrent("encoder.layers", settings, E, both=settings.is_bidirectional)
     yield from _features("encoder", sizes, E, memory_size(settings), std=0.1)
 
@@ -277,7 +280,7 @@ def _transformer_encoder(settings: config.TransformerEncoder, sizes: Sizes) -> I
 # --- decoders --------------------------------------------------------------------------------------------------------
 
 TIED_STD = 0.02
-"""Of an embedding that is the output layer too: the first logits stay small and the first loss near ln V."""
+"""Of an embedding that is the output layer of a stack of blocks too: first logits stay small, first loss near ln V."""
 
 
 def starts_directly(encoder: config.Encoder, decoder: config.RecurrentDecoder) -> bool:
@@ -331,9 +334,8 @@ def _output(inputs: int, symbols: int, *, is_tied: bool) -> Iterator[Parameter]:
 
 
 def _recurrent_decoder(settings: config.RecurrentDecoder, encoder: config.Encoder, sizes: Sizes) -> Iterator[Parameter]:
-    std = TIED_STD if settings.tie_embeddings else 0.1
     memory = memory_size(encoder)
-    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(std))
+    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(RECURRENT_STD))
     yield from _recurrent("decoder.layers", settings, input_size(settings, memory), both=False)
     yield from _start(encoder, settings)
     yield from _attention(settings, memory)
@@ -341,8 +343,7 @@ def _recurrent_decoder(settings: config.RecurrentDecoder, encoder: config.Encode
 
 
 def _recurrent_language_decoder(settings: config.RecurrentLanguageDecoder, sizes: Sizes) -> Iterator[Parameter]:
-    std = TIED_STD if settings.tie_embeddings else 0.1
-    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(std))
+    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(RECURRENT_STD))
     yield from _recurrent("decoder.layers", settings, settings.embedding_dim, both=False)
     yield from _output(settings.hidden_size, sizes.target, is_tied=settings.tie_embeddings)
 

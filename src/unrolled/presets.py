@@ -162,7 +162,7 @@ def word_lm() -> Config:
             )
         ),
         training=TEXT.model_copy(
-            update={"minutes": 60, "softmax_sample": 4096, "optimizer": Optimizer(learning_rate=3e-3)}
+            update={"minutes": 60, "softmax_sample": 4096, "optimizer": Optimizer(learning_rate=8e-3)}
         ),
     )
 
