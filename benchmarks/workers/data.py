@@ -13,14 +13,14 @@ from timed import serve
 COMMAND = [sys.executable, "-m", "unrolled", "train", str(MANY), "data.target.units=space", "--dry-run"]
 
 
-def measure() -> tuple[float, float]:
-    """Seconds and greatest resident memory (GB) of the process."""
+def measure() -> dict[str, float]:
+    """Seconds of the process, and its greatest resident memory."""
     start = time.perf_counter()
     child = subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
     if status:
         raise SystemExit(f"{child.args}: ended with {status}")
-    return time.perf_counter() - start, 1024 * used.ru_maxrss / 1e9
+    return {"seconds": time.perf_counter() - start, "GB": 1024 * used.ru_maxrss / 1e9}
 
 
-serve(lambda: measure()[sys.argv[1] == "GB"])
+serve(lambda: measure()[sys.argv[1]])

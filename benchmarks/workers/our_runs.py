@@ -16,7 +16,7 @@ from unrolled.training import matrix_mode, probe_matrix_mode
 
 __all__ = ["trained"]
 
-FEW_STEPS = 20
+FEW_STEPS = 50
 """Of models whose answers do not matter."""
 
 
