@@ -1,4 +1,7 @@
-"""A trained model of ours decoding words, text in and text out: decode_words.py MODEL COUNT BEAM."""
+"""A trained model of ours decoding words, text in and text out: decode_words.py MODEL COUNT BEAM.
+
+How long its answers are goes to standard error: decoders are compared fairly where both write about as much.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ def main() -> None:
     def work() -> int:
         return len(model.predict(words, beam=beam))
 
+    lengths = [len(answer.split()) for answer in model.predict(words[:100], beam=1)]
+    print(f"{name} of unrolled, greedy: {sum(lengths) / len(lengths):.1f} symbols a word", file=sys.stderr)
     with matrix_mode(probe_matrix_mode()):
         serve_rate(work)
 
