@@ -26,18 +26,13 @@ THREADS, STEPS, WARM_UP = 2, 60, 20
 def measure(processes: int) -> float:
     """Symbols a second of a training run."""
     training = Training(max_steps=STEPS, max_batch_size=BATCH, batch_tokens=8192)
-    launcher = [] if processes == 1 else ["torch.distributed.run", f"--nproc-per-node={processes}"]
+    launcher = [] if processes == 1 else ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS // processes)}
     with TemporaryDirectory() as folder:
         settings, run = Path(folder, "run.toml"), Path(folder, "run")
         settings.write_text(to_toml(Config(data=DATA, model=MODELS["lstm"], training=training)), encoding="utf-8")
-        command = ["unrolled", "train", TRAIN, "--dev", DEV, "--config", settings, "--out", run]
-        subprocess.run(
-            [sys.executable, *(word for module in (*launcher, *command[:1]) for word in ("-m", module)), *command[1:]],
-            check=True,
-            capture_output=True,
-            env=environment,
-        )
+        command = [sys.executable, *launcher, "-m", "unrolled", "train", TRAIN, "--dev", DEV]
+        subprocess.run([*command, "--config", settings, "--out", run], check=True, capture_output=True, env=environment)
         return pace(run / "metrics.jsonl")
 
 
