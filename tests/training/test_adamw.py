@@ -7,6 +7,7 @@ from unrolled.training.adamw import AdamW
 
 RULE = Optimizer(learning_rate=0.1, beta1=0.8, beta2=0.95, epsilon=1e-6, weight_decay=0.3)
 GO_ON, SKIP = torch.tensor(0.0), torch.tensor(1.0)
+ONE, TWO = torch.tensor(1.0), torch.tensor(2.0)
 
 
 def parameters():
@@ -39,7 +40,7 @@ def test_against_pytorch():
         for group in reference.param_groups:
             group["lr"] = 0.1 / step
         reference.step()
-        optimizer.step(drawn, 0.1 / step, skip=GO_ON)
+        optimizer.step(drawn, 0.1 / step, divisor=ONE, skip=GO_ON)
         for name in ours:
             torch.testing.assert_close(ours[name], theirs[name], rtol=1e-5, atol=1e-7)
 
@@ -48,25 +49,34 @@ def test_a_skipped_step_leaves_no_trace():
     ours, others = parameters(), parameters()
     one, other = AdamW(ours, RULE), AdamW(others, RULE)
     for seed in (1, 2):
-        one.step(gradients(seed), 0.1, skip=GO_ON)
-        one.step({name: value * float("inf") for name, value in gradients(9).items()}, 0.1, skip=SKIP)
-        other.step(gradients(seed), 0.1, skip=GO_ON)
+        one.step(gradients(seed), 0.1, divisor=ONE, skip=GO_ON)
+        one.step({name: value * float("inf") for name, value in gradients(9).items()}, 0.1, divisor=ONE, skip=SKIP)
+        other.step(gradients(seed), 0.1, divisor=ONE, skip=GO_ON)
     assert all(torch.equal(ours[name], others[name]) for name in ours)
     assert all((value == other.state()[name]).all() for name, value in one.state().items())
+
+
+def test_gradients_are_divided():
+    ours, others = parameters(), parameters()
+    one, other = AdamW(ours, RULE), AdamW(others, RULE)
+    one.step(gradients(1), 0.1, divisor=TWO, skip=GO_ON)
+    other.step({name: value / 2.0 for name, value in gradients(1).items()}, 0.1, divisor=ONE, skip=GO_ON)
+    assert all((value == other.state()[name]).all() for name, value in one.state().items())
+    assert not (one.state()["first/vector"] == 0.0).any()
 
 
 @pytest.mark.parametrize("kind", ["first", "second", "steps"])
 def test_its_state_goes_on(kind):
     ours, others = parameters(), parameters()
     one, other = AdamW(ours, RULE), AdamW(others, RULE)
-    one.step(gradients(1), 0.1, skip=GO_ON)
+    one.step(gradients(1), 0.1, divisor=ONE, skip=GO_ON)
     with torch.no_grad():
         for name in ours:
             others[name].copy_(ours[name])
     state = one.state()
     other.load_state(state)
-    one.step(gradients(2), 0.1, skip=GO_ON)
-    other.step(gradients(2), 0.1, skip=GO_ON)
+    one.step(gradients(2), 0.1, divisor=ONE, skip=GO_ON)
+    other.step(gradients(2), 0.1, divisor=ONE, skip=GO_ON)
     assert all(torch.equal(ours[name], others[name]) for name in ours)
     assert {name.split("/")[0] for name in state} >= {kind}
     assert (state[f"{kind}/matrix"] != one.state()[f"{kind}/matrix"]).any(), "a copy, not a view"

@@ -44,7 +44,7 @@ class AdamW:
         self._second = {name: torch.zeros_like(weight) for name, weight in parameters.items()}
         self._steps = {name: torch.zeros((), device=weight.device) for name, weight in parameters.items()}
 
-    def step(self, gradients: Mapping[str, Tensor], rate: float, *, skip: Tensor) -> None:
+    def step(self, gradients: Mapping[str, Tensor], rate: float, *, divisor: Tensor, skip: Tensor) -> None:
         """Update the parameters that have a gradient.
 
         Parameters
@@ -52,15 +52,21 @@ class AdamW:
         gradients : mapping of str to Tensor
         rate : float
             Learning rate of this step.
+        divisor : Tensor ()
+            The gradients are divided by it, in place, as they are read.
         skip : Tensor ()
             1 to leave parameters, moments and step counts bit-identical, else 0; read on the device.
         """
         decay = self._settings.weight_decay
-        self._update({name: g for name, g in gradients.items() if g.ndim >= 2}, rate, decay=decay, skip=skip)
-        self._update({name: g for name, g in gradients.items() if g.ndim < 2}, rate, decay=0.0, skip=skip)
+        matrices = {name: gradient for name, gradient in gradients.items() if gradient.ndim >= 2}
+        vectors = {name: gradient for name, gradient in gradients.items() if gradient.ndim < 2}
+        self._update(matrices, rate, decay=decay, divisor=divisor, skip=skip)
+        self._update(vectors, rate, decay=0.0, divisor=divisor, skip=skip)
 
     @torch.no_grad()
-    def _update(self, gradients: Mapping[str, Tensor], rate: float, *, decay: float, skip: Tensor) -> None:
+    def _update(
+        self, gradients: Mapping[str, Tensor], rate: float, *, decay: float, divisor: Tensor, skip: Tensor
+    ) -> None:
         if not gradients:
             return
         steps = [self._steps[name] for name in gradients]
@@ -79,6 +85,7 @@ class AdamW:
             eps=self._settings.epsilon,
             amsgrad=False,
             maximize=False,
+            grad_scale=divisor,
             found_inf=skip,
         )
         torch._foreach_sub_(steps, [skip] * len(steps))

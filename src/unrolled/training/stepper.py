@@ -136,9 +136,9 @@ class Stepper:
         gradients = {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
         norms = torch.stack(torch._foreach_norm([*gradients.values()]))  # (P,)
         total = torch.linalg.vector_norm(norms)
-        torch._foreach_mul_([*gradients.values()], (self._settings.clip_norm / total).clamp(max=1.0))
+        divisor = (total / self._settings.clip_norm).clamp(min=1.0)
         is_broken = (~torch.isfinite(total)).to(total.dtype)
-        self._optimizer.step(gradients, self.learning_rate(rate_factor), skip=is_broken)
+        self._optimizer.step(gradients, self.learning_rate(rate_factor), divisor=divisor, skip=is_broken)
         return Launched(list(gradients), torch.cat([torch.stack([loss, total]), norms]))
 
     def weights(self) -> dict[str, NDArray[Any]]:
