@@ -11,6 +11,7 @@ from sizes import LENGTH, SYMBOLS
 from timed import serve_rate
 
 from unrolled import config
+from unrolled.commands import keep_memory
 from unrolled.decoding import beam_search, greedy
 from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import EOS
@@ -43,11 +44,12 @@ def products(kind: str):
 
 def main() -> None:
     """Serve."""
+    keep_memory()
     kind, name = sys.argv[1:3]
     count, beam, batch = map(int, sys.argv[3:])
     found = engine(kind, MODELS[name])
     rng = np.random.default_rng(0)
-    sources = [np.append(rng.integers(4, SYMBOLS, LENGTH), EOS) for _ in range(count)]
+    sources = [np.append(rng.integers(4, SYMBOLS, LENGTH - 1), EOS) for _ in range(count)]
 
     def work() -> int:
         for first in range(0, len(sources), batch):

@@ -12,11 +12,13 @@ from our_runs import trained
 from timed import serve_rate
 
 import unrolled
+from unrolled.commands import keep_memory
 from unrolled.training import matrix_mode, probe_matrix_mode
 
 
 def main() -> None:
     """Serve."""
+    keep_memory()
     name, count, beam = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     model = unrolled.load(trained(name))
     words = read_columns(WORDS)[0][:count]

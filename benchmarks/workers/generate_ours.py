@@ -7,10 +7,12 @@ from sizes import TEXT_TOKENS
 from timed import serve_rate
 
 import unrolled
+from unrolled.commands import keep_memory
 
 
 def main() -> None:
     """Serve."""
+    keep_memory()
     model = unrolled.load(trained("gpt-tiny"))
     serve_rate(lambda: len(model.generate("a", max_tokens=TEXT_TOKENS)))
 

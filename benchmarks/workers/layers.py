@@ -11,6 +11,7 @@ from timed import serve_rate
 from torch import Tensor, nn
 
 from unrolled import config
+from unrolled.commands import keep_memory
 from unrolled.models.recurrent import RecurrentLayers
 from unrolled.training import matrix_mode, probe_matrix_mode
 
@@ -35,6 +36,8 @@ def plain_layer(cell: str) -> Callable[[Tensor], Tensor]:
 def main() -> None:
     """Serve."""
     who, cell = sys.argv[1:]
+    if who == "ours":
+        keep_memory()
     layer = our_layer(cell) if who == "ours" else plain_layer(cell)
     x = torch.randn(ROWS, STEPS, WIDTH, requires_grad=True)
     d_output = torch.randn(ROWS, STEPS, WIDTH)

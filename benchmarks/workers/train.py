@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from unrolled import config, models
+from unrolled.commands import keep_memory
 from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import Batch, Codec, Examples, collate, plan_batches
 from unrolled.training import PairObjective, Stepper, matrix_mode, probe_matrix_mode
@@ -69,6 +70,8 @@ def plain_step(name: str, sizes: Sizes) -> Callable[[Batch], object]:
 def main() -> None:
     """Serve."""
     who, name, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    if who == "ours":
+        keep_memory()
     work, sizes = batches()
     step = our_step(name, sizes) if who == "ours" else plain_step(name, sizes)
     endless = itertools.cycle(work)

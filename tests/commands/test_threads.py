@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -42,6 +45,30 @@ def test_what_a_person_chose_stays(environment):
     environment.update(chosen)
     commands.settle_libraries()
     assert chosen_by_us(environment) == chosen
+
+
+FAULTS = """
+import resource, sys
+from unrolled.commands import keep_memory
+if sys.argv[1] == "kept":
+    keep_memory()
+bytearray(64 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+bytearray(64 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(*arguments, **environment):
+    """Pages that the system gives for 64 MB after another one of that size was freed."""
+    command = [sys.executable, "-c", FAULTS, *arguments]
+    return int(subprocess.check_output(command, env=os.environ | environment, text=True))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
+def test_freed_memory_is_kept_for_the_next_layer_unless_a_person_chose():
+    assert faults("kept") < 1000 < faults("as it is")
+    assert faults("kept", MALLOC_TRIM_THRESHOLD_="65536") > 1000
 
 
 def test_cores_are_those_of_this_process():

@@ -2,7 +2,7 @@
 
 import os
 
-__all__ = ["main"]
+__all__ = ["keep_memory", "main", "num_cores", "settle_libraries"]
 
 MOST_THREADS = 4
 """More make small models slower."""
@@ -11,6 +11,12 @@ SPINS = 3000
 
 KERNELS = 256
 """Matrix products that oneDNN keeps prepared, one a shape; its usual 1,024 hold up to a gigabyte."""
+
+KEPT = 1 << 28
+"""Bytes of the largest block, and of the free end of the heap, that are kept for the next layer. The C library's own
+limits give an activation of some megabytes back to the system, which clears it anew, page by page, for the next one."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 
 
 def main() -> None:
@@ -22,13 +28,24 @@ def main() -> None:
 
 
 def settle_libraries() -> None:
-    """Choose threads and memory by variables that libraries read as they load; a person's choice stays."""
+    """Choose threads and memory, most by variables that libraries read as they load; a person's choice stays."""
     os.environ.setdefault("OMP_NUM_THREADS", str(min(MOST_THREADS, num_cores())))
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
     # Looking for plugins reads the metadata of every installed package, 12 ms of each start.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    keep_memory()
+
+
+def keep_memory() -> None:
+    """Have the C library keep what layers allocate and free again and again, where it is glibc."""
+    import ctypes
+
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if set_option is not None and not _MALLOC.intersection(os.environ):
+        set_option(_TRIM_THRESHOLD, KEPT)
+        set_option(_MMAP_THRESHOLD, KEPT)
 
 
 def num_cores() -> int:

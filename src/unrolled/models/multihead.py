@@ -45,7 +45,7 @@ class CrossAttention(nn.Module):
     def prepare(self, output: Tensor) -> KeysValues:
         """Keys and values of every head, once a source."""
         keys, values = (split_heads(part, self.num_heads) for part in self.kv(output).chunk(2, dim=-1))
-        return KeysValues(keys, values)
+        return KeysValues(keys.contiguous(), values.contiguous())  # else every step would copy them to multiply
 
     def forward(
         self, x: Tensor, memory: KeysValues, mask: Tensor, *, need_attention: bool

@@ -39,7 +39,7 @@ class FeedForward(nn.Module):
         """(B, T, D) → (B, T, D)."""
         hidden: Tensor = self.up(x)
         if self.activation == "relu":
-            hidden = functional.relu(hidden)
+            hidden = functional.relu(hidden, inplace=not torch.is_grad_enabled())
         elif self.activation == "gelu":
             hidden = functional.gelu(hidden)
         else:
