@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unrolled.decoding import Context, SamplingPolicy, reading, text_log_probs, write
@@ -81,6 +81,7 @@ def test_a_carried_state_reads_everything_before_each_symbol(monkeypatch):
 
 
 @given(size=st.integers(2, 400), num_rows=st.integers(2, 9), warm_up=st.integers(1, 9))
+@example(size=10, num_rows=2, warm_up=1)  # the two parts overlap in one symbol, within one call
 def test_parts_of_a_text_begin_early_and_cover_it_once(size, num_rows, warm_up):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_WARM_UP", warm_up)

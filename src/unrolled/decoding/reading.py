@@ -126,7 +126,8 @@ def _carried(engine: TextEngine, tokens: Tokens, num_rows: int, should_stop: Cal
             return None
         steps = min(chunk, length - first)
         found, state = _call(engine, tokens, starts + first, steps, state, is_fresh=first == 0)
-        log_probs[(starts + first)[:, None] + np.arange(steps)] = found
+        for row, values in zip(starts[::-1] + first, found[::-1], strict=True):
+            log_probs[row : row + steps] = values  # where rows overlap, the earlier one has read more
     return log_probs
 
 

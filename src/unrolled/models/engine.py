@@ -26,6 +26,7 @@ from unrolled.next_symbol import (
 __all__ = ["TorchEngine", "TorchStepper"]
 
 PAD, BOS = 0, 1
+_CACHED = 1 << 19  # numbers in float64 that a processor's cache holds
 
 
 class TorchEngine:
@@ -172,8 +173,11 @@ class TorchStepper:
 
 
 def _chosen(logits: Tensor, labels: Tensor) -> FloatArray:
-    """Log-probabilities of labels (B, n), of logits (B, n, V)."""
-    return _log_softmax(logits).gather(2, labels.unsqueeze(2)).squeeze(2).cpu().numpy()
+    """Log-probabilities of labels (B, n), of logits (B, n, V), as many rows at once as stay in the cache."""
+    num_rows = max(1, _CACHED // logits.shape[2])
+    rows = zip(logits.flatten(0, 1).split(num_rows), labels.reshape(-1, 1).split(num_rows), strict=True)
+    chosen = torch.cat([_log_softmax(part).gather(1, label) for part, label in rows])  # (B · n, 1)
+    return chosen.view(labels.shape).cpu().numpy()
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
