@@ -65,9 +65,18 @@ def real_words(name: str, beam: int, count: int, *, theirs: int, batches: tuple[
     Ours makes its own batches of what it is given at once.
     """
     return (
-        Program("unrolled", "decode_words.py", (name, count, beam)),
+        Program("unrolled", "decode_words.py", (name, count, beam, "torch")),
         Program("Yoyodyne", "yoyodyne_decode.py", (name, theirs, beam, "{batch}"), "yoyodyne", batches),
     )
+
+
+def halved(name: str, count: int) -> Row:
+    """A trained model in half precision."""
+    programs = (
+        Program(kind, "decode_words.py", (name, count, 5, engine))
+        for kind, engine in (("bfloat16 engine", "bfloat16"), ("PyTorch engine", "torch"))
+    )
+    return Row(f"decoding, {name}, beam 5, trained, in half precision", WORDS, tuple(programs))
 
 
 ROWS = [
@@ -97,6 +106,8 @@ ROWS = [
         WORDS,
         real_words("transformer", 5, 1024, theirs=128, batches=(32, 128)),
     ),
+    halved("lstm", 4000),
+    halved("transformer", 1024),
     Row(
         "text, gpt-tiny with a cache, one at a time",
         TOKENS,

@@ -75,6 +75,8 @@ def test_what_it_was_not_trained_on_is_refused(command, run, music, tmp_path):
         "test piece 1, step 1: expected keys from 0 to 11, got [12]"
         in command("evaluate", run, tmp_path / "other.json").stderr
     )
+    half = command("evaluate", run, music, "--engine", "bfloat16")
+    assert half.stderr == f"unrolled: {run}: a model of vectors computes in float32; use engine torch or numpy\n"
     dev = command("train", music, "--preset", "music", "--dev", music, "--out", tmp_path / "x")
     assert "has a dev part of its own" in dev.stderr
     pairs = command("train", music, "--preset", "tiny", "--out", tmp_path / "x", "model.type=frames")

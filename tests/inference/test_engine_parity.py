@@ -10,7 +10,7 @@ import pytest
 
 import unrolled
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 FRENCH = Path(__file__).parents[3] / "shared" / "data" / "sigmorphon2020-g2p" / "fre_train.tsv"
@@ -95,3 +95,18 @@ def test_given_outputs_score_the_same(engines):
     mine, other, words = engines
     given = [(word, " ".join(reversed(word.upper()))) for word in words]
     np.testing.assert_allclose(mine.score(given), other.score(given), rtol=0, atol=1e-4)
+
+
+def test_bfloat16_comes_near(engines):
+    """Eight bits of each number: sums of log-probabilities agree to a few hundredths, most strings are the same."""
+    _, other, words = engines
+    half = unrolled.load(other.name, engine="bfloat16")
+    assert {weight.dtype for weight in half.engine.model.parameters()} == {torch.bfloat16}
+    found, expected = ([best for best, *_ in model.search(words, beam=2)] for model in (half, other))
+    assert sum(a.text == b.text for a, b in zip(found, expected, strict=True)) > 0.8 * len(words)
+    given = [(word, best.text) for word, best in zip(words, expected, strict=True)]
+    exact = np.array(other.score(given))
+    assert np.abs(half.score(given) - exact).max() < 0.02 * np.abs(exact).max()
+    if getattr(half.config.model.decoder, "attention", "") != "none":
+        picture = half.search(words[:1], need_attention=True)[0][0].attention
+        assert picture.sum(1) == pytest.approx(1.0, abs=0.02)

@@ -361,3 +361,10 @@ def test_without_torch_numpy_is_chosen(monkeypatch):
     assert engines.choose_engine("auto") == "numpy"
     with pytest.raises(MissingExtraError, match=r"the torch engine needs torch.*pip install 'unrolled\[train\]'"):
         engines.choose_engine("torch")
+    with pytest.raises(MissingExtraError, match="the bfloat16 engine needs torch"):
+        engines.choose_engine("bfloat16")
+
+
+def test_an_unknown_engine_names_those_that_exist():
+    with pytest.raises(ConfigError, match="engine: expected auto or torch or bfloat16 or numpy, got 'jax'"):
+        engines.choose_engine("jax")

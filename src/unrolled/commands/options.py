@@ -18,11 +18,12 @@ class Engine(StrEnum):
 
     AUTO = "auto"
     TORCH = "torch"
+    BFLOAT16 = "bfloat16"
     NUMPY = "numpy"
 
 
 EngineOption = Annotated[
-    Engine, typer.Option("--engine", help="What computes; auto: PyTorch where it is installed, else NumPy.")
+    Engine, typer.Option("--engine", help="What computes; auto: PyTorch, else NumPy; bfloat16: PyTorch, less exact.")
 ]
 
 SourceOption = Annotated[

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unrolled.config import FrameData, Frames
-from unrolled.errors import DataError
+from unrolled.errors import ConfigError, DataError
 from unrolled.inference.engines import EngineName, choose_engine, sizes_of
 from unrolled.metrics import Estimate
 from unrolled.metrics.bootstrap import Counts, bootstrap_rate
@@ -148,7 +148,10 @@ def frame_losses(run: Run, *, engine: EngineName = "auto", device: DeviceName = 
     assert isinstance(settings, Frames)
     sizes = sizes_of(FrameCodec.from_json(run.vocabulary()))
     weights = run.weights({parameter.name: parameter.shape for parameter in inventory(settings, sizes)})
-    if choose_engine(engine) == "numpy":
+    name = choose_engine(engine)
+    if name == "bfloat16":
+        raise ConfigError(f"{run.path}: a model of vectors computes in float32; use engine torch or numpy")
+    if name == "numpy":
         from unrolled import reference
 
         return _numpy_losses(reference.build(settings, sizes, weights))

@@ -169,7 +169,8 @@ class TorchStepper:
     def attention(self) -> FloatArray:
         """Weights of the last token fed over the source, (R, S)."""
         assert self._attention is not None, "attention was not asked for at the start"
-        return self._attention.cpu().numpy()
+        weights = self._attention.float() if self._attention.dtype == torch.bfloat16 else self._attention
+        return weights.cpu().numpy()
 
 
 def _chosen(logits: Tensor, labels: Tensor) -> FloatArray:
