@@ -26,7 +26,7 @@ def machine() -> str:
     """What the processor can do, measured."""
     import torch
 
-    from unrolled.training import matrix_mode, probe_matrix_mode
+    from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
 
     matrix = torch.randn(1024, 1024)
     large = torch.randn(1 << 26)

@@ -37,7 +37,7 @@ def products(kind: str):
     """The mode of matrix products that commands choose."""
     if kind == "numpy":
         return nullcontext()
-    from unrolled.training import matrix_mode, probe_matrix_mode
+    from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
 
     return matrix_mode(probe_matrix_mode())
 

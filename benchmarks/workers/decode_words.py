@@ -14,7 +14,7 @@ from timed import serve_rate
 
 import unrolled
 from unrolled.commands import keep_memory
-from unrolled.training import matrix_mode, probe_matrix_mode
+from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from unrolled import config
 from unrolled.commands import keep_memory
+from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
 from unrolled.models.recurrent import RecurrentLayers
-from unrolled.training import matrix_mode, probe_matrix_mode
 
 ROWS, STEPS, PASSES = 32, 50, 40
 PLAIN = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}

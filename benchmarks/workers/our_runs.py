@@ -12,7 +12,7 @@ from sizes import BATCH, STEPS
 import unrolled
 from unrolled import presets
 from unrolled.config import Config, Training
-from unrolled.training import matrix_mode, probe_matrix_mode
+from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
 
 __all__ = ["trained"]
 

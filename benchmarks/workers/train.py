@@ -22,9 +22,10 @@ from torch.nn import functional
 
 from unrolled import config, models
 from unrolled.commands import keep_memory
+from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
 from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import Batch, Codec, Examples, collate, plan_batches
-from unrolled.training import PairObjective, Stepper, matrix_mode, probe_matrix_mode
+from unrolled.training import PairObjective, Stepper
 
 
 def batches() -> tuple[list[Batch], Sizes]:

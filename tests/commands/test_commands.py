@@ -54,6 +54,29 @@ def test_the_engine_is_a_choice(command, run, workplace, monkeypatch, name, file
     assert (refused.exit_code, refused.stderr.partition(" needs ")[0]) == (2, "unrolled: the torch engine")
 
 
+def test_whatever_decodes_a_file_chooses_how_matrices_are_multiplied(command, run, workplace, monkeypatch):
+    from unrolled.models import engine, matrix_products
+
+    modes = []
+    start = engine.TorchEngine.start
+    score = engine.TorchEngine.log_probs
+    for name, plain in (("start", start), ("log_probs", score)):
+        seen = lambda *args, plain=plain, **options: (  # noqa: E731
+            modes.append(matrix_products.current_matrix_mode()) or plain(*args, **options)
+        )
+        monkeypatch.setattr(engine.TorchEngine, name, seen)
+    monkeypatch.setattr(matrix_products, "probe_matrix_mode", lambda: "onednn")
+    file = workplace / "words.tsv"
+    for name in ("predict", "evaluate", "score"):
+        modes.clear()
+        assert command(name, run, file).exit_code == 0
+        assert set(modes) == {"onednn"}
+        assert command(name, run, file, "--engine", "numpy").exit_code == 0
+    modes.clear()
+    assert command("predict", run, "-", input="abc\n").exit_code == 0
+    assert set(modes) == {"default"}  # one line is answered before the choice is made
+
+
 def test_version(command):
     assert command("--version").output == f"unrolled {unrolled.__version__}\n"
 

@@ -163,7 +163,7 @@ def test_changed_data_is_refused(make_pairs, config, tmp_path):
 
 def test_calibrated_choices_are_recorded_and_obeyed(make_pairs, make_config, tmp_path, monkeypatch):
     """Step count and matrix mode of a time budget stay those of the first session."""
-    from unrolled.training import current_matrix_mode, matrix_mode
+    from unrolled.models.matrix_products import current_matrix_mode, matrix_mode
     from unrolled.training.budget import Budget
     from unrolled.training.events import Planned
 

@@ -49,6 +49,7 @@ def run_demo(folder: Path, config: Config, read_words: Callable[[], dict[str, li
         Gives the words and their pronunciations.
     """
     from unrolled.commands.cmudict import write_split
+    from unrolled.commands.products import fast_products
     from unrolled.commands.train import finish, run_training
     from unrolled.inference import load_predictor
 
@@ -58,7 +59,7 @@ def run_demo(folder: Path, config: Config, read_words: Callable[[], dict[str, li
         split = write_split(read_words(), folder)
     with _timed("training", seconds):
         finish(run_training(str(split.train), dev=split.dev, config=config, out=folder / "run", overwrite=True))
-    with _timed("testing", seconds):
+    with _timed("testing", seconds), fast_products():
         model = load_predictor(folder / "run")
         report = model.evaluate(split.test)
     words = _chosen_words(report)

@@ -48,6 +48,7 @@ def evaluate(
     A source that stands on several lines has several accepted answers. Models of subwords are measured by BLEU, too. Of
     a language model, on a text: perplexity, and bits per character. Of a model of music: nats a frame of the test part.
     """
+    from unrolled.commands.products import fast_products
     from unrolled.inference import FrameModel, Predictor, load
 
     file = given_file(test, source, target)
@@ -57,9 +58,10 @@ def evaluate(
         given = {"--beam": beam, "--predictions": predictions, "--source": source, "--target": target, "--bleu": bleu}
         _refuse(given, kind)
         assert not isinstance(file, tuple), "refused above"
-        _print(model.evaluate(file), as_json=as_json)
+        with fast_products(engine.value):
+            _print(model.evaluate(file), as_json=as_json)
         return
-    with Output(predictions) as output:
+    with Output(predictions) as output, fast_products(engine.value):
         report = model.evaluate(file, beam=beam, tokenise=bleu)
         if predictions is not None:
             output.write(list(report.predictions))

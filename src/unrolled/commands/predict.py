@@ -6,6 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -67,6 +68,7 @@ def predict(
     Lines from a pipe are answered as soon as they arrive. A model with features reads them from the column after the
     source; lines of a test file may be given as they are.
     """
+    from unrolled.commands.products import fast_products
     from unrolled.inference import load_predictor
 
     if attention is not None:
@@ -79,7 +81,7 @@ def predict(
     model = load_predictor([run, *(members or [])], engine=engine.value)
     notes, warned = model.notes(), list[str]()
     form = _json_line if as_json else _tsv_line if num_best else _text_line
-    with Output(out) as output:
+    with Output(out) as output, nullcontext() if file == "-" else fast_products(engine.value):
         for block in _inputs(file, model.codec.data):
             features = None if model.codec.source.features is None else block.features
             model.inspect(block.sources, features, notes=notes)

@@ -29,16 +29,18 @@ def score(
 
     Of a language model: ln P of each line of a text, its end included, after all lines before it: line log_prob text.
     """
+    from unrolled.commands.products import fast_products
     from unrolled.inference import FrameModel, TextModel, load
 
     file = given_file(pairs, source, target)
     model = load(run, engine=engine.value)
     if isinstance(model, FrameModel):
         raise ConfigError(f"{run}: a model of vectors scores no texts; use: unrolled evaluate {run} FILE")
-    if isinstance(model, TextModel):
-        _score_text(model, file)
-    else:
-        _score_pairs(model, file)
+    with fast_products(engine.value):
+        if isinstance(model, TextModel):
+            _score_text(model, file)
+        else:
+            _score_pairs(model, file)
 
 
 def _score_text(model: TextModel, file: DataFile) -> None:

@@ -192,12 +192,13 @@ def run_training(
     """Train with a progress bar, in the fastest exact mode of matrix products."""
     from rich.console import Console
 
+    from unrolled.commands.products import fast_products
     from unrolled.commands.progress import TrainingProgress
-    from unrolled.training import matrix_mode, probe_matrix_mode, train
+    from unrolled.training import train
 
     with (
         TrainingProgress(None if _is_first_process() else Console(quiet=True)) as progress,
-        matrix_mode(probe_matrix_mode()),
+        fast_products(),
     ):
         return train(
             files,

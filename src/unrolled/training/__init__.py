@@ -13,7 +13,6 @@ except ImportError as absent:
 from unrolled.training.epochs import Epochs, Steps
 from unrolled.training.evaluation import Dev, DevSet, Score
 from unrolled.training.loop import Trainer
-from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode, probe_matrix_mode
 from unrolled.training.objective import Objective, PairObjective, cross_entropy_sum
 from unrolled.training.outcome import Outcome
 from unrolled.training.schedule import rate_factor
@@ -24,7 +23,6 @@ __all__ = [
     "Dev",
     "DevSet",
     "Epochs",
-    "MatrixMode",
     "Objective",
     "Outcome",
     "PairObjective",
@@ -33,9 +31,6 @@ __all__ = [
     "Steps",
     "Trainer",
     "cross_entropy_sum",
-    "current_matrix_mode",
-    "matrix_mode",
-    "probe_matrix_mode",
     "rate_factor",
     "train",
 ]

@@ -7,8 +7,8 @@ import platform
 import numpy as np
 import torch
 
+from unrolled.models.matrix_products import MatrixMode
 from unrolled.runs import Environment
-from unrolled.training.matrix_products import MatrixMode
 from unrolled.version import __version__
 
 __all__ = ["current_environment", "differences"]

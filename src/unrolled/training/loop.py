@@ -14,6 +14,7 @@ from torch import nn
 
 from unrolled import config
 from unrolled.errors import DivergenceError
+from unrolled.models.matrix_products import current_matrix_mode
 from unrolled.training.budget import Budget, Pace
 from unrolled.training.checkpoints import Checkpoints, Progress
 from unrolled.training.clock import Clock
@@ -34,7 +35,6 @@ from unrolled.training.events import (
     Warned,
 )
 from unrolled.training.interrupts import Interrupt, catch_interrupts
-from unrolled.training.matrix_products import current_matrix_mode
 from unrolled.training.objective import Objective
 from unrolled.training.outcome import Outcome
 from unrolled.training.processes import Processes

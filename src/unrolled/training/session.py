@@ -16,6 +16,7 @@ from unrolled.config import Config, Text
 from unrolled.errors import ConfigError
 from unrolled.inference.engines import AnyCodec, codec_of, sizes_of
 from unrolled.models.device import DeviceName, choose_device
+from unrolled.models.matrix_products import MatrixMode, current_matrix_mode, matrix_mode
 from unrolled.parameters import Parameter
 from unrolled.runs import Environment, Run, check_free
 from unrolled.settings import resolve
@@ -27,7 +28,6 @@ from unrolled.training.events import DataPrepared, Event, Listener, Warned
 from unrolled.training.listeners import JsonLinesLog, TensorBoard
 from unrolled.training.loop import Trainer
 from unrolled.training.material import TOKENS, Material, gather
-from unrolled.training.matrix_products import MatrixMode, current_matrix_mode, matrix_mode
 from unrolled.training.outcome import Outcome
 from unrolled.training.processes import Processes, connected
 from unrolled.training.text import is_streamed

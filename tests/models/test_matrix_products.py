@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 
-from unrolled.training import current_matrix_mode, matrix_mode, probe_matrix_mode
+from unrolled.models.matrix_products import current_matrix_mode, matrix_mode, probe_matrix_mode
 
 HAS_MODES = hasattr(torch.backends.mkldnn, "matmul") and torch.backends.mkldnn.is_available()
 pytestmark = pytest.mark.skipif(not HAS_MODES, reason="this PyTorch has no choice of matrix products")
