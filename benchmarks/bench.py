@@ -26,11 +26,11 @@ def machine() -> str:
     """What the processor can do, measured."""
     import torch
 
-    from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
+    from unrolled.commands.products import fast_products
 
     matrix = torch.randn(1024, 1024)
     large = torch.randn(1 << 26)
-    with matrix_mode(probe_matrix_mode()):
+    with fast_products():
         product = _seconds(lambda: matrix @ matrix, 20)
     copy = _seconds(large.clone, 5)
     rate, bandwidth = 2 * 1024**3 / product / 1e9, 2 * large.nbytes / copy / 1e9

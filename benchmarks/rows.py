@@ -12,7 +12,7 @@ def trained_beside_plain(name: str, steps: int) -> tuple[Program, ...]:
     """Training of ours and in plain PyTorch."""
     return (
         Program("unrolled", "train.py", ("ours", name, steps)),
-        Program("plain PyTorch, same matrix mode", "train.py", ("plain", name, steps)),
+        Program("plain PyTorch, same matrix mode", "train.py", ("plain", name, steps), is_plain=True),
     )
 
 
@@ -20,7 +20,7 @@ def trained_beside_all(name: str, steps: int) -> tuple[Program, ...]:
     """Also with PyTorch's own matrix mode, and by Yoyodyne, which takes fewer steps in the same time."""
     return (
         *trained_beside_plain(name, steps),
-        Program("plain PyTorch", "train.py", ("plain-default", name, steps)),
+        Program("plain PyTorch", "train.py", ("plain-default", name, steps), is_plain=True),
         Program("Yoyodyne", "yoyodyne_train.py", (name, steps // 4), "yoyodyne"),
     )
 
@@ -29,8 +29,8 @@ def layer(cell: str) -> tuple[Program, ...]:
     """A layer of ours and PyTorch's."""
     return (
         Program("unrolled", "layers.py", ("ours", cell)),
-        Program(f"nn.{cell.upper()}, same matrix mode", "layers.py", ("plain", cell)),
-        Program(f"nn.{cell.upper()}", "layers.py", ("plain-default", cell)),
+        Program(f"nn.{cell.upper()}, same matrix mode", "layers.py", ("plain", cell), is_plain=True),
+        Program(f"nn.{cell.upper()}", "layers.py", ("plain-default", cell), is_plain=True),
     )
 
 

@@ -73,6 +73,8 @@ class Program:
         `{batch}` stands for one of `batches`.
     environment : str
         Of `PEERS`; this project's own where it is empty.
+    is_plain : bool
+        PyTorch alone: run in this project's environment, without the settings of its commands, as others are.
     batches : tuple of int
         Batch sizes, of which the best is taken.
     """
@@ -82,6 +84,7 @@ class Program:
     arguments: tuple[object, ...] = ()
     environment: str = ""
     batches: tuple[int, ...] = ()
+    is_plain: bool = False
 
     @property
     def is_installed(self) -> bool:
@@ -93,7 +96,7 @@ class Program:
         arguments = (batch if word == "{batch}" else word for word in self.arguments)
         python = PEERS / self.environment / "bin" / "python" if self.environment else sys.executable
         command = [python, HERE / "workers" / self.script, *arguments]
-        return Worker(command, settings_of_a_peer() if self.environment else os.environ)
+        return Worker(command, settings_of_a_peer() if self.environment or self.is_plain else os.environ)
 
     def best_batch(self, unit: Unit) -> int | None:
         """The batch size with the best number, one repetition each."""

@@ -178,10 +178,12 @@ def test_learned_positions_cover_what_is_trained_on(side, data):
 
 def test_a_softmax_of_a_sample_is_for_plain_text():
     text = ["data.type=text", "model.type=language_model", "model.decoder.type=recurrent"]
-    sample = "training.softmax_sample=9"
+    sample = "training.softmax_sample=100"
     assert problem(overrides=[sample]) == "training.softmax_sample is for data.type=text, got pairs"
     assert problem(overrides=[*text, sample]) == "training.softmax_sample needs training.label_smoothing=0"
-    assert resolve(overrides=[*text, sample, "training.label_smoothing=0"]).training.softmax_sample == 9
+    assert resolve(overrides=[*text, sample, "training.label_smoothing=0"]).training.softmax_sample == 100
+    few = problem(overrides=[*text, "training.softmax_sample=99"])
+    assert few == "training.softmax_sample: expected greater than or equal to 100, got 99"
 
 
 def test_sizes_that_do_not_fit_name_both():

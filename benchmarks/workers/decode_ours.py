@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 
 import numpy as np
 from ours import MODELS
@@ -12,6 +11,7 @@ from timed import serve_rate
 
 from unrolled import config
 from unrolled.commands import keep_memory
+from unrolled.commands.products import fast_products
 from unrolled.decoding import beam_search, greedy
 from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import EOS
@@ -33,15 +33,6 @@ def engine(kind: str, model: config.Seq2Seq):
     return TorchEngine(models.build(model, sizes, weights), vocabulary_size=SYMBOLS)
 
 
-def products(kind: str):
-    """The mode of matrix products that commands choose."""
-    if kind == "numpy":
-        return nullcontext()
-    from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
-
-    return matrix_mode(probe_matrix_mode())
-
-
 def main() -> None:
     """Serve."""
     keep_memory()
@@ -60,7 +51,7 @@ def main() -> None:
                 beam_search(found, rows, max_length=LENGTH, beam=beam)
         return len(sources)
 
-    with products(kind):
+    with fast_products(kind):
         serve_rate(work)
 
 

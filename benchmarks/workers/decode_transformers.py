@@ -28,6 +28,7 @@ def main() -> None:
         eos_token_id=2,
         decoder_start_token_id=1,
         forced_eos_token_id=None,
+        activation_function="relu",
     )
     model = MarianMTModel(settings).eval()
     source = torch.randint(4, SYMBOLS, (count, LENGTH))

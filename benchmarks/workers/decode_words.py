@@ -14,7 +14,7 @@ from timed import serve_rate
 
 import unrolled
 from unrolled.commands import keep_memory
-from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
+from unrolled.commands.products import fast_products
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
         exact = unrolled.load(trained(name))
         answers = zip(*(one.predict(words[:1000], beam=beam) for one in (model, exact)), strict=True)
         print(f"{name} in bfloat16, beam {beam}: {sum(a == b for a, b in answers)} answers as exact", file=sys.stderr)
-    with matrix_mode(probe_matrix_mode()):
+    with fast_products(engine):
         serve_rate(work)
 
 

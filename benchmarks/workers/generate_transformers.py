@@ -12,7 +12,7 @@ def main() -> None:
     """Serve."""
     torch.manual_seed(0)
     settings = GPT2Config(
-        vocab_size=68,
+        vocab_size=69,
         n_positions=512,
         n_embd=128,
         n_inner=512,

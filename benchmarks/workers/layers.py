@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from sizes import WIDTH
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from unrolled import config
 from unrolled.commands import keep_memory
-from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
+from unrolled.commands.products import fast_products
 from unrolled.models.recurrent import RecurrentLayers
 
 ROWS, STEPS, PASSES = 32, 50, 40
@@ -47,7 +48,7 @@ def main() -> None:
             layer(x).backward(d_output)
         return PASSES
 
-    with matrix_mode("default" if who == "plain-default" else probe_matrix_mode()):
+    with nullcontext() if who == "plain-default" else fast_products():
         serve_rate(passes)
 
 

@@ -11,8 +11,8 @@ from sizes import BATCH, STEPS
 
 import unrolled
 from unrolled import presets
+from unrolled.commands.products import fast_products
 from unrolled.config import Config, Training
-from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
 
 __all__ = ["trained"]
 
@@ -38,7 +38,7 @@ def trained(name: str) -> Path:
         print(f"training {name}, once", file=sys.stderr)
         partial = folder.with_name(f".{name}")
         files = {"train_path": TEXT_FILE} if name == "gpt-tiny" else {"train_path": TRAIN, "dev": DEV}
-        with matrix_mode(probe_matrix_mode()):
+        with fast_products():
             unrolled.train(**files, config=settings(name), out=partial, overwrite=True)
         partial.rename(folder)
     return folder

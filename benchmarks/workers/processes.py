@@ -26,7 +26,9 @@ THREADS, STEPS, WARM_UP = 2, 60, 20
 def measure(processes: int) -> float:
     """Symbols a second of a training run."""
     training = Training(max_steps=STEPS, max_batch_size=BATCH, batch_tokens=8192)
-    launcher = [] if processes == 1 else ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
+    launcher = (
+        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS // processes)}
     with TemporaryDirectory() as folder:
         settings, run = Path(folder, "run.toml"), Path(folder, "run")

@@ -11,5 +11,5 @@ STEPS = 400
 """Training of the models that decode words."""
 SYMBOLS, LENGTH = 60, 8
 """Vocabulary, and symbols in and out, of decoders with random weights."""
-TEXT_TOKENS = 256
-"""Symbols that a language model writes."""
+TEXT_TOKENS = 120
+"""Symbols that a language model writes: they fit its window of 128."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from torch.nn import functional
 
 from unrolled import config, models
 from unrolled.commands import keep_memory
-from unrolled.models.matrix_products import matrix_mode, probe_matrix_mode
+from unrolled.commands.products import fast_products
 from unrolled.parameters import Sizes, initialise, inventory
 from unrolled.text import Batch, Codec, Examples, collate, plan_batches
 from unrolled.training import PairObjective, Stepper
@@ -83,7 +84,7 @@ def main() -> None:
             step(batch)
         return sum(len(batch.rows) for batch in part)
 
-    with matrix_mode("default" if who == "plain-default" else probe_matrix_mode()):
+    with nullcontext() if who == "plain-default" else fast_products():
         serve_rate(some_steps)
 
 

@@ -221,7 +221,7 @@ def _cross_attention(name: str, width: int, memory: int) -> Iterator[Parameter]:
 
 
 RECURRENT_STD = 0.1
-"""Of embeddings that recurrent layers read, tied or not: states start small, so the first logits do, too."""
+"""Of embeddings that recurrent layers read. Tied ones, too: states start small, and so do the first logits."""
 
 CONVOLVED_STD = 0.5
 """Of embeddings that are convolved: gates keep the variance of small inputs, and tiny ones learn slowly."""
@@ -246,7 +246,7 @@ def _recurrent_encoder(settings: config.RecurrentEncoder, sizes: Sizes) -> Itera
     E = settings.embedding_dim
     yield Parameter("encoder.embedding.weight", (sizes.source, E), Normal(RECURRENT_STD))
     yield from _recurrent("encoder.layers", settings, E, both=settings.is_bidirectional)
-    yield from _features("encoder", sizes, E, memory_size(settings), std=0.1)
+    yield from _features("encoder", sizes, E, memory_size(settings), std=RECURRENT_STD)
 
 
 def _convolution_encoder(settings: config.ConvolutionEncoder, sizes: Sizes) -> Iterator[Parameter]:
@@ -335,7 +335,9 @@ def _output(inputs: int, symbols: int, *, is_tied: bool) -> Iterator[Parameter]:
 
 def _recurrent_decoder(settings: config.RecurrentDecoder, encoder: config.Encoder, sizes: Sizes) -> Iterator[Parameter]:
     memory = memory_size(encoder)
-    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(RECURRENT_STD))
+    reads_norms = isinstance(encoder, config.TransformerEncoder)  # its vectors are of size 1 from the start
+    std = TIED_STD if settings.tie_embeddings and reads_norms else RECURRENT_STD
+    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(std))
     yield from _recurrent("decoder.layers", settings, input_size(settings, memory), both=False)
     yield from _start(encoder, settings)
     yield from _attention(settings, memory)

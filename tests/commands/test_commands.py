@@ -54,7 +54,8 @@ def test_the_engine_is_a_choice(command, run, workplace, monkeypatch, name, file
     assert (refused.exit_code, refused.stderr.partition(" needs ")[0]) == (2, "unrolled: the torch engine")
 
 
-def test_whatever_decodes_a_file_chooses_how_matrices_are_multiplied(command, run, workplace, monkeypatch):
+@pytest.mark.parametrize("probed", ["onednn", "default"])
+def test_whatever_decodes_a_file_chooses_how_matrices_are_multiplied(command, run, workplace, monkeypatch, probed):
     from unrolled.models import engine, matrix_products
 
     modes = []
@@ -65,16 +66,20 @@ def test_whatever_decodes_a_file_chooses_how_matrices_are_multiplied(command, ru
             modes.append(matrix_products.current_matrix_mode()) or plain(*args, **options)
         )
         monkeypatch.setattr(engine.TorchEngine, name, seen)
-    monkeypatch.setattr(matrix_products, "probe_matrix_mode", lambda: "onednn")
+    probes = []
+    monkeypatch.setattr(matrix_products, "probe_matrix_mode", lambda: probes.append(probed) or probed)
     file = workplace / "words.tsv"
-    for name in ("predict", "evaluate", "score"):
+    for words in (("predict", run, file), ("evaluate", run, file), ("score", run, file), ("compare", file, run, run)):
         modes.clear()
-        assert command(name, run, file).exit_code == 0
-        assert set(modes) == {"onednn"}
-        assert command(name, run, file, "--engine", "numpy").exit_code == 0
+        assert command(*words).exit_code == 0
+        assert set(modes) == {probed}
+    assert len(probes) == 4
     modes.clear()
     assert command("predict", run, "-", input="abc\n").exit_code == 0
     assert set(modes) == {"default"}  # one line is answered before the choice is made
+    for other in ("numpy", "bfloat16"):
+        assert command("evaluate", run, file, "--engine", other).exit_code == 0
+    assert len(probes) == 4
 
 
 def test_version(command):

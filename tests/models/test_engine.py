@@ -95,3 +95,10 @@ def test_evaluation_mode_and_no_graph(engine):
         for leaf in (stepper._log_probs, *torch.utils._pytree.tree_leaves(tuple(stepper._state)))
         if isinstance(leaf, torch.Tensor)
     )
+
+
+def test_labels_are_scored_in_parts(engine, monkeypatch):
+    whole = engine.log_probs(SOURCES, TARGETS)
+    monkeypatch.setattr("unrolled.models.engine._CACHED", 3 * SIZES.target)
+    for part, row in zip(engine.log_probs(SOURCES, TARGETS), whole, strict=True):
+        assert part.tolist() == row.tolist()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from unrolled.config import Training
 from unrolled.text import PAD
+from unrolled.training import sampled_softmax
 from unrolled.training.objective import cross_entropy_sum
 from unrolled.training.sampled_softmax import SampledSoftmax, _inclusion
 
@@ -34,8 +35,9 @@ def test_frequent_symbols_are_certain_and_a_hundredfold_count_is_tenfold_as_like
     counts = np.array([0, 10**6, 10**6, 9999, 99, 99, 0, 0])
     found = SampledSoftmax(counts, 4, seed=0)._inclusion
     assert found[[PAD, 1, 2]].tolist() == [1.0, 1.0, 1.0]
-    assert found[3] / found[4] == pytest.approx(10.0, abs=0.01) or found[3] == 1.0
+    assert found[4] / found[6] == pytest.approx(10.0)
     assert 0.0 < found[6] == found[7] < found[4] < 1.0
+    assert found.sum() == pytest.approx(4.0)
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_the_gradient_of_the_loss_comes_near_that_of_all_classes():
         loss = cross_entropy_sum(classes.weighted(logits[..., classes.ids]), classes.columns)
         total += torch.autograd.grad(loss, logits)[0]
     assert (total[1, 0] == 0.0).all()  # padding
-    assert (total / 600 - exact).abs().max() < 0.01
+    assert (total / 600 - exact).abs().max() < 0.015
     assert exact.abs().max() > 0.5
 
 
@@ -106,11 +108,12 @@ def test_half_precision_logits_are_weighted_in_float32(sampled):
     assert weighted.dtype == torch.float32
 
 
-def test_counts_come_from_the_text_and_a_small_vocabulary_needs_no_sample():
+def test_counts_come_from_the_text_and_a_small_vocabulary_needs_no_sample(monkeypatch):
     tokens = np.array([5] * 900 + [6] * 30 + [7])
-    settings = Training(max_steps=1, softmax_sample=4)
-    found = SampledSoftmax.of_text(tokens, settings, num_symbols=9)
-    expected = SampledSoftmax(np.bincount(tokens, minlength=9), 4, seed=0)
+    monkeypatch.setattr(sampled_softmax, "_COUNTED", 100)
+    settings = Training(max_steps=1, softmax_sample=100)
+    found = SampledSoftmax.of_text(tokens, settings, num_symbols=150)
+    expected = SampledSoftmax(np.bincount(tokens, minlength=150), 100, seed=0)
     assert found._inclusion.tolist() == expected._inclusion.tolist()
-    assert SampledSoftmax.of_text(tokens, settings, num_symbols=4) is None
-    assert SampledSoftmax.of_text(tokens, Training(max_steps=1), num_symbols=9) is None
+    assert SampledSoftmax.of_text(tokens, settings, num_symbols=100) is None
+    assert SampledSoftmax.of_text(tokens, Training(max_steps=1), num_symbols=150) is None

@@ -14,7 +14,9 @@ KERNELS = 256
 
 KEPT = 1 << 28
 """Bytes of the largest block, and of the free end of the heap, that are kept for the next layer. The C library's own
-limits give an activation of some megabytes back to the system, which clears it anew, page by page, for the next one."""
+limits give large activations back to the system, which clears them anew, page by page, for the next one."""
+MOST_OF_OLD = 1 << 25
+"""The most that glibc before 2.35 keeps."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 
@@ -43,9 +45,11 @@ def keep_memory() -> None:
     import ctypes
 
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if set_option is not None and not _MALLOC.intersection(os.environ):
+    if set_option is None or _MALLOC.intersection(os.environ):
+        return
+    # The second one ends that the limits adapt by themselves, so it must not stand alone.
+    if set_option(_MMAP_THRESHOLD, KEPT) or set_option(_MMAP_THRESHOLD, MOST_OF_OLD):
         set_option(_TRIM_THRESHOLD, KEPT)
-        set_option(_MMAP_THRESHOLD, KEPT)
 
 
 def num_cores() -> int:

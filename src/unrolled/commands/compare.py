@@ -28,10 +28,12 @@ def compare(
     A file of predictions may come from any program: one a line, for each line of TEST.tsv or for each distinct source.
     With --source and --target there is no TEST.tsv.
     """
+    from unrolled.commands.products import fast_products
     from unrolled.inference import compare as compare_systems
 
     pairs, systems = (files[0], files[1:]) if source is None and target is None else (None, files)
-    contest = compare_systems(given_file(pairs, source, target), systems)
+    with fast_products("auto"):
+        contest = compare_systems(given_file(pairs, source, target), systems)
     for message in contest.reports[0].notes:
         note(message)
     print("\n".join(contest.lines()))

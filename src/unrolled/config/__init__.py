@@ -238,9 +238,9 @@ class Training(Settings):
     """What the decoder is fed: the true symbols, its own, or by and by its own."""
     label_smoothing: Rate = 0.1
     """ε of (1 − ε) · one-hot + ε / V."""
-    softmax_sample: Positive | None = None
-    """For running text with many symbols: how many, on average, a step estimates the softmax of its loss from; none for
-    all. Evaluation takes all of them."""
+    softmax_sample: Annotated[int, Field(ge=100)] | None = None
+    """For running text with many symbols: how many, on average, a step estimates the softmax of its loss from, besides
+    its labels; none for all. Evaluation takes all of them."""
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     evaluate_every: Positive | None = None

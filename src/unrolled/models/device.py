@@ -8,7 +8,7 @@ import torch
 
 from unrolled.errors import ConfigError
 
-__all__ = ["DeviceName", "choose_device"]
+__all__ = ["DeviceName", "choose_device", "longest_float"]
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -28,3 +28,8 @@ def choose_device(name: DeviceName) -> torch.device:
         there = ", ".join(kind for kind, is_there in found.items() if is_there)
         raise ConfigError(f"device {name} is not there; PyTorch sees: {there}")
     return torch.device(name)
+
+
+def longest_float(device: torch.device) -> torch.dtype:
+    """The type of most digits that the device has."""
+    return torch.float32 if device.type == "mps" else torch.float64

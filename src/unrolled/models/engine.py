@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unrolled.errors import ShapeError
 from unrolled.models.contract import SequenceModel, real_lengths
+from unrolled.models.device import longest_float
 from unrolled.models.language_model import LanguageModel
 from unrolled.next_symbol import (
     FloatArray,
@@ -183,4 +184,4 @@ def _chosen(logits: Tensor, labels: Tensor) -> FloatArray:
 
 def _log_softmax(logits: Tensor) -> Tensor:
     """Log-probabilities in float64, so that sums over long outputs keep their digits."""
-    return torch.log_softmax(logits.double(), dim=-1)
+    return torch.log_softmax(logits.to(longest_float(logits.device)), dim=-1)

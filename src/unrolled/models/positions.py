@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unrolled.models.device import longest_float
+
 __all__ = ["rotated", "sinusoids"]
 
 _BASE = 1e4
@@ -12,7 +14,7 @@ _BASE = 1e4
 
 def _angles(positions: Tensor, width: int) -> Tensor:
     """``pos / 10000^(2i / width)`` for i = 0 … ⌈width / 2⌉ − 1, in float64: (...) → (..., ⌈width / 2⌉)."""
-    pairs = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64)
+    pairs = torch.arange(0, width, 2, device=positions.device, dtype=longest_float(positions.device))
     return positions.unsqueeze(-1) * _BASE ** (-pairs / width)
 
 
@@ -27,7 +29,7 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 
     Returns
     -------
-    float64 Tensor (..., width)
+    Tensor (..., width) of float64, where the device has it
     """
     angles = _angles(positions, width)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]

@@ -69,6 +69,10 @@ class AdamW:
     ) -> None:
         if not gradients:
             return
+        if skip.device.type == "mps":  # its kernel heeds neither the divisor nor the flag
+            if skip.item():
+                return
+            torch._foreach_div_(list(gradients.values()), divisor)
         steps = [self._steps[name] for name in gradients]
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(

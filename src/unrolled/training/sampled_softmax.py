@@ -11,8 +11,12 @@ from torch import Tensor
 
 from unrolled import config
 from unrolled.text import PAD, Tokens
+from unrolled.text.chance import uniforms
 
 __all__ = ["Classes", "SampledSoftmax"]
+
+_COUNTED = 1 << 22  # symbols of a text that are counted at once
+_USE = 5  # tells these draws from others of the same seed
 
 
 class Classes(NamedTuple):
@@ -44,7 +48,7 @@ class SampledSoftmax:
         Z = exp(z_y) + sum over v in the sample, v ≠ y, of exp(z_v) / pi_v,      pi_v = min(1, c · sqrt(n_v + 1))
 
     is the estimate of Horvitz & Thompson (1952) of sum_v exp(z_v): without bias, for every row by itself. n_v counts v
-    in the training text, and c makes the expected size of a sample what is asked for; so all frequent classes are
+    in the training text, and c makes the expected size of a sample what is asked for; so the most frequent classes are
     always there. The loss −ln(exp(z_y) / Z) is a little low on average, since ln is concave; importance sampling of a
     softmax goes back to Bengio & Senécal (2003).
 
@@ -53,7 +57,7 @@ class SampledSoftmax:
     counts : int array (V,)
         How often each symbol occurs.
     size : int
-        Expected number of classes in a sample, less than V.
+        Expected number of classes in a sample, from 2 to V − 1; `PAD` is always one of them. Labels come on top.
     seed : int
         A sample is a function of this and of the step.
     """
@@ -64,19 +68,19 @@ class SampledSoftmax:
         if settings.softmax_sample is None or settings.softmax_sample >= num_symbols:
             return None
         counts = np.zeros(num_symbols, np.int64)
-        for first in range(0, len(tokens), 1 << 22):
-            counts += np.bincount(tokens[first : first + (1 << 22)], minlength=num_symbols)
+        for first in range(0, len(tokens), _COUNTED):
+            counts += np.bincount(tokens[first : first + _COUNTED], minlength=num_symbols)
         return cls(counts, settings.softmax_sample, seed=settings.seed)
 
     def __init__(self, counts: NDArray[np.int64], size: int, *, seed: int) -> None:
-        self._inclusion = _inclusion(np.sqrt(counts + 1.0), size)
-        self._inclusion[PAD] = 1.0
+        self._inclusion = np.ones(len(counts))
+        self._inclusion[PAD + 1 :] = _inclusion(np.sqrt(counts[PAD + 1 :] + 1.0), size - 1)
         self._seed = seed
 
     def classes(self, labels: NDArray[np.int64], *, step: int) -> Classes:
         """Those of a batch with these labels (B, T)."""
-        draws = np.random.default_rng([self._seed, step]).random(len(self._inclusion))
-        is_sampled = draws < self._inclusion
+        draws = uniforms(_USE, self._seed, rows=np.array([step]), count=len(self._inclusion))
+        is_sampled = draws[0] < self._inclusion
         is_needed = is_sampled.copy()
         is_needed[labels] = True
         ids = np.flatnonzero(is_needed)

@@ -110,7 +110,7 @@ class TextObjective:
 
     def loss_sum(self, model: SequenceModel, batch: TextBatch, *, step: int) -> Tensor:
         """Loss in nats summed over the labels of a batch."""
-        inputs, labels = (torch.from_numpy(ids).to(self._device) for ids in (batch.inputs, batch.labels))
+        inputs = torch.from_numpy(batch.inputs).to(self._device)
         reset = None if batch.reset is None else torch.from_numpy(batch.reset).to(self._device)
         classes = None if self._sampled is None else self._sampled.classes(batch.labels, step=step).to(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"):
@@ -120,6 +120,7 @@ class TextObjective:
         self._state = output.state.detach() if self._is_carried else None
         if classes is not None:
             return cross_entropy_sum(classes.weighted(output.logits), classes.columns)
+        labels = torch.from_numpy(batch.labels).to(self._device)
         return cross_entropy_sum(output.logits, labels, label_smoothing=self._settings.label_smoothing)
 
     def _before(self, model: SequenceModel, batch: TextBatch) -> Any:
