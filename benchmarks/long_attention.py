@@ -30,13 +30,12 @@ def torch_layer(length: int, window: int | None) -> Callable[[], None]:
     from unrolled.models.sight import sight
 
     torch.manual_seed(0)
-    layer = SelfAttention(HEADS * HEAD_DIM, HEADS, is_rotary=False)
+    layer = SelfAttention(HEADS * HEAD_DIM, HEADS)
     x = torch.randn(1, length, HEADS * HEAD_DIM, requires_grad=True)
-    positions = torch.arange(length).unsqueeze(0)
 
     def run() -> None:
         seen = sight(length, length, None, is_causal=True, window=window, device=x.device)
-        context = seen.attend(*layer.project(x, positions))
+        context = seen.attend(*layer.project(x))
         layer.out(context.transpose(1, 2).flatten(2)).square().mean().backward()
 
     return run

@@ -19,7 +19,7 @@ from unrolled.models.attention import (
     split_heads,
 )
 from unrolled.models.dropout import dropout
-from unrolled.models.positions import rotated, sinusoids
+from unrolled.models.positions import rotated, sinusoids, turns
 from unrolled.models.sight import causal_mask
 
 HALF = {torch.float64: 1e-6, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}
@@ -166,17 +166,20 @@ def test_rotary_products_depend_on_distance_alone():
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64, generator=generator)
 
+    def turn(position):
+        return turns(torch.tensor([[position]]), 6, torch.float64)
+
     def product(a, b):
-        return (rotated(query, torch.tensor([[a]])) * rotated(key, torch.tensor([[b]]))).sum()
+        return (rotated(query, turn(a)) * rotated(key, turn(b))).sum()
 
     torch.testing.assert_close(product(3, 1), product(1003, 1001), rtol=0, atol=1e-10)
     assert (product(3, 1) - product(3, 2)).abs() > 1e-3
-    assert torch.equal(rotated(query, torch.tensor([[0]])), query)
+    assert torch.equal(rotated(query, turn(0)), query)
 
 
 def test_rotary_turns_interleaved_pairs():
     x = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64).view(1, 1, 1, 4)
-    turned = rotated(x, torch.tensor([[2]])).flatten()
+    turned = rotated(x, turns(torch.tensor([[2]]), 4, torch.float64)).flatten()
     slow = 2 / 100
     expected = [math.cos(2), math.sin(2), -math.sin(slow), math.cos(slow)]
     torch.testing.assert_close(turned, torch.tensor(expected, dtype=torch.float64))

@@ -130,7 +130,7 @@ class one_hot_tokens:  # noqa: N801
             return self.forward(ids, *args, **kwargs)
 
         output, tied = self.model.decoder.output, self.kept.weight
-        output.forward = lambda x, _: type(output).forward(output, x, tied)
+        output.forward = lambda x, _, classes: type(output).forward(output, x, tied, classes)
         self.model.decoder.embedding = Table()
         self.model.decoder.forward = with_ids
 

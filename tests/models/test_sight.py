@@ -107,11 +107,11 @@ def test_features_have_no_place_in_a_window():
 
 def largest_allocation(length, real, *, is_causal, window):
     """Bytes, of all that one pass of a layer asks for, forward and backward; kernels' own buffers too."""
-    layer = SelfAttention(32, 2, is_rotary=False)
-    x, positions = torch.randn(1, length, 32, requires_grad=True), torch.arange(length).unsqueeze(0)
+    layer = SelfAttention(32, 2)
+    x = torch.randn(1, length, 32, requires_grad=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         seen = sight(length, length, real, is_causal=is_causal, window=window, device=CPU)
-        context = seen.attend(*layer.project(x, positions))
+        context = seen.attend(*layer.project(x))
         layer.out(context.transpose(1, 2).flatten(2)).sum().backward()
     events = profiler.profiler.kineto_results.events()
     return max(event.nbytes() for event in events if event.name() == "[memory]")

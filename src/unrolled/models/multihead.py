@@ -17,18 +17,17 @@ __all__ = ["CrossAttention", "LayeredMemory", "SelfAttention"]
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself, queries, keys and values in one product."""
 
-    def __init__(self, d_model: int, num_heads: int, *, is_rotary: bool) -> None:
+    def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.is_rotary = is_rotary
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
-    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head, (B, N, T, K) each."""
+    def project(self, x: Tensor, turn: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every head, (B, N, T, K) each; with rotary positions as their turns say."""
         query, keys, values = (split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
-        if self.is_rotary:
-            query, keys = rotated(query, positions), rotated(keys, positions)
+        if turn is not None:
+            query, keys = rotated(query, turn), rotated(keys, turn)
         return query, keys, values
 
 

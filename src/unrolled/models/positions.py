@@ -7,7 +7,7 @@ from torch import Tensor
 
 from unrolled.models.device import longest_float
 
-__all__ = ["rotated", "sinusoids"]
+__all__ = ["rotated", "sinusoids", "turns"]
 
 _BASE = 1e4
 
@@ -35,17 +35,35 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
 
 
-def rotated(x: Tensor, positions: Tensor) -> Tensor:
+def turns(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """``exp(i · angle)`` of each position and pair (Su et al. 2021), once a call for all layers.
+
+    Parameters
+    ----------
+    positions : int Tensor (B, T)
+    width : int
+        K, of a head; even.
+    dtype : torch.dtype
+        Of the queries and keys.
+
+    Returns
+    -------
+    complex Tensor (B, 1, T, K/2)
+    """
+    angles = _angles(positions, width).unsqueeze(1)
+    exact = torch.promote_types(dtype, torch.float32)
+    return torch.polar(torch.ones_like(angles), angles).to(exact.to_complex())
+
+
+def rotated(x: Tensor, turn: Tensor) -> Tensor:
     """Turn each pair (2i, 2i + 1) of a query or key by its position's angle (Su et al. 2021, eq. 34).
 
     Parameters
     ----------
     x : Tensor (B, N, T, K)
-        K even.
-    positions : int Tensor (B, T)
+    turn : complex Tensor (B, 1, T, K/2)
+        From `turns`.
     """
-    angles = _angles(positions, x.shape[-1]).unsqueeze(1)  # (B, 1, T, K/2)
     exact = torch.promote_types(x.dtype, torch.float32)
-    turn = torch.polar(torch.ones_like(angles), angles).to(exact.to_complex())
     pairs = torch.view_as_complex(x.to(exact).unflatten(-1, (-1, 2)))  # a turn is a product of complex numbers
     return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)

@@ -16,7 +16,7 @@ from unrolled.models.contract import DecoderOutput, Encoded, detached, real_leng
 from unrolled.models.dropout import dropout
 from unrolled.models.multihead import CrossAttention, LayeredMemory, SelfAttention
 from unrolled.models.output import Output
-from unrolled.models.positions import sinusoids
+from unrolled.models.positions import sinusoids, turns
 from unrolled.models.sight import Sight, sight
 from unrolled.parameters import Sizes
 
@@ -98,6 +98,12 @@ class Embedding(nn.Module):
         table: Tensor = self.positions(positions)
         return table
 
+    def turns(self, positions: Tensor) -> Tensor | None:
+        """How rotary positions (B, T) turn the queries and keys of every layer; None without them."""
+        if self.settings.positions != "rotary":
+            return None
+        return turns(positions, self.settings.d_model // self.settings.num_heads, self.embedding.weight.dtype)
+
     def normed(self, x: Tensor) -> Tensor:
         """The stream at the top."""
         y: Tensor = self.norm(x) if self.settings.norm == "pre" else x
@@ -114,13 +120,13 @@ class EncoderLayer(Block):
         super().__init__(settings)
         D = settings.d_model
         self.norm1 = nn.LayerNorm(D)
-        self.attention = SelfAttention(D, settings.num_heads, is_rotary=settings.positions == "rotary")
+        self.attention = SelfAttention(D, settings.num_heads)
         self.norm2 = nn.LayerNorm(D)
         self.ff = FeedForward(settings)
 
-    def forward(self, x: Tensor, positions: Tensor, seen: Sight) -> Tensor:
+    def forward(self, x: Tensor, turn: Tensor | None, seen: Sight) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        query, keys, values = self.attention.project(self.inward(self.norm1, x), positions)
+        query, keys, values = self.attention.project(self.inward(self.norm1, x), turn)
         context = join_heads(seen.attend(query, keys, values))
         x = self.outward(self.norm1, x, self.attention.out(context))
         return self.outward(self.norm2, x, self.ff(self.inward(self.norm2, x)))
@@ -151,8 +157,9 @@ class TransformerEncoder(Embedding):
         x = dropout(self.embedding(source) + marks, self.settings.dropout, self.training)
         S, window = source.shape[1], self.settings.window
         seen = sight(S, S, source_mask, is_causal=False, window=window, device=source.device)
+        turn = self.turns(positions)
         for layer in self.layers:
-            x = layer(x, positions, seen)
+            x = layer(x, turn, seen)
         return Encoded(self.normed(x), source_mask, ())
 
 
@@ -211,7 +218,7 @@ class DecoderLayer(Block):
         super().__init__(settings)
         D = settings.d_model
         self.norm1 = nn.LayerNorm(D)
-        self.attention = SelfAttention(D, settings.num_heads, is_rotary=settings.positions == "rotary")
+        self.attention = SelfAttention(D, settings.num_heads)
         if memory_size is not None:
             self.norm2 = nn.LayerNorm(D)
             self.cross = CrossAttention(D, memory_size, settings.num_heads)
@@ -221,7 +228,7 @@ class DecoderLayer(Block):
     def forward(
         self,
         x: Tensor,
-        positions: Tensor,
+        turn: Tensor | None,
         *,
         past: Cache,
         seen: Sight,
@@ -230,9 +237,10 @@ class DecoderLayer(Block):
     ) -> tuple[Tensor, Cache, Tensor | None]:
         """(R, n, D) → (R, n, D), with the past grown by n.
 
-        `memory` is this layer's keys and values of the source, and which of them are real.
+        `turn` is that of rotary positions; `memory` is this layer's keys and values of the source, and which of them
+        are real.
         """
-        query, keys, values = self.attention.project(self.inward(self.norm1, x), positions)
+        query, keys, values = self.attention.project(self.inward(self.norm1, x), turn)
         cache = past.grown(keys, values)
         x = self.outward(self.norm1, x, self.attention.out(join_heads(seen.attend(query, *cache))))
         weights = None
@@ -284,11 +292,11 @@ class TransformerDecoder(Embedding):
         window = self.settings.window
         seen = sight(n, past + n, valid, is_causal=True, window=window, device=tokens.device)
         x = dropout(self.embedding(tokens) + self.marks(positions), self.settings.dropout, self.training)
-        caches, weights = [], None
+        caches, weights, turn = [], None, self.turns(positions)
         for number, layer in enumerate(self.layers):
             x, cache, weights = layer(
                 x,
-                positions,
+                turn,
                 past=state.layers[number],
                 seen=seen,
                 memory=None if memory is None else (memory.layers[number], memory.mask),
