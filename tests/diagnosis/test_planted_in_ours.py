@@ -11,6 +11,7 @@ from torch import nn
 from tutorial_models import pairs
 
 from unrolled.diagnosis import check_state_handling, examine
+from unrolled.diagnosis.regions import difference
 from unrolled.models import attention, autoregressive, recurrent_decoder, sight, transformer
 
 
@@ -133,3 +134,9 @@ def test_start_values(model: str, change, name: str, place: str) -> None:
 def test_an_output_layer_that_starts_at_zero_is_no_fault() -> None:
     zero = in_place(lambda m: [weight.mul_(0) for weight in m.decoder.output.parameters()])
     assert not examine(zero(ours("transformer rotary")), pairs())
+
+
+def test_complex_tensors_differ_in_either_part() -> None:
+    turn = torch.polar(torch.ones(3), torch.arange(3.0))
+    assert difference(turn, turn.clone()) == 0.0
+    assert difference(turn, turn.conj()) > 1.0

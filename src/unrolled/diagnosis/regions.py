@@ -22,10 +22,15 @@ def difference(one: Tensor, other: Tensor) -> float:
     """Largest absolute difference, relative to the largest magnitude; infinite where only one is NaN."""
     if one.numel() == 0:
         return 0.0
-    one, other = one.detach().double(), other.detach().double()
+    one, other = (_real(tensor.detach()).double() for tensor in (one, other))
     gap = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, (one - other).abs())
     finite = torch.cat([one.flatten(), other.flatten()]).nan_to_num(0.0, 0.0, 0.0).abs()
     return float(gap.nan_to_num(torch.inf).max() / finite.max().clamp(min=1e-30))
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Complex numbers, such as the turns of rotary positions, as pairs of real ones."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 class Layout(NamedTuple):
