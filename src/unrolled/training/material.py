@@ -160,7 +160,6 @@ def _of_text(prepared: PreparedText, config: Config, train_path: str | Path, dev
     context, codec = Context.of(config), prepared.codec
     valid = None if prepared.valid is None else codec.begun(prepared.valid)
     num_valid = 0 if prepared.valid is None else len(prepared.valid)
-
     sampled = SampledSoftmax.of_text(prepared.train, config.training, num_symbols=len(codec.vocabulary))
 
     def dev(device: torch.device) -> Dev | None:
