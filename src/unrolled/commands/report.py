@@ -18,6 +18,7 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="RUN/report.html otherwise.")] = None,
 ) -> None:
     """Write one page about a run: findings, figures, worst items; it needs nothing but a browser."""
+    from unrolled.commands.products import fast_products
     from unrolled.gallery import View
     from unrolled.gallery import report as write_report
     from unrolled.runs import write_atomic
@@ -25,5 +26,7 @@ def report(
     path = out or run / "report.html"
     if out is not None:
         check_writable(out)
-    write_atomic(path, write_report(View(run, data)).encode())
+    with fast_products("auto"):
+        page = write_report(View(run, data))
+    write_atomic(path, page.encode())
     print(path)
