@@ -25,7 +25,7 @@ def our_layer(cell: str) -> Callable[[Tensor], Tensor]:
     layers = RecurrentLayers(config.Cells.model_validate({"cell": cell, "hidden_size": WIDTH}), WIDTH)
     for weight in layers.parameters():
         nn.init.uniform_(weight, -(WIDTH**-0.5), WIDTH**-0.5)
-    return lambda x: layers(layers.first.gates(x, None), None, None)[0]
+    return lambda x: layers(x, None, None, layers.weights())[0]
 
 
 def plain_layer(cell: str) -> Callable[[Tensor], Tensor]:

@@ -110,18 +110,26 @@ def filtered_probabilities(log_probs: FloatArray, policy: SamplingPolicy) -> Flo
     """
     values = _without(log_probs.astype(np.float64), policy.banned)
     values = (values - values.max(axis=1, keepdims=True)) / policy.temperature  # shift first: nothing overflows
+    if policy.top_k is None and policy.top_p == 1.0:
+        return _normalised(np.exp(values))
     order = np.argsort(-values, axis=1, kind="stable")
     ranked = np.exp(np.take_along_axis(values, order, axis=1))
     if policy.top_k is not None:
         ranked[:, policy.top_k :] = 0.0
-    ranked /= ranked.sum(axis=1, keepdims=True)
+    ranked = _normalised(ranked)
     if policy.top_p < 1.0:
         reached = np.cumsum(ranked, axis=1) >= policy.top_p
         ranked[:, 1:][reached[:, :-1]] = 0.0  # the symbol that reaches top_p stays
-        ranked /= ranked.sum(axis=1, keepdims=True)
+        ranked = _normalised(ranked)
     probabilities: FloatArray = np.empty_like(ranked)
     np.put_along_axis(probabilities, order, ranked, axis=1)
     return probabilities
+
+
+def _normalised(weights: FloatArray) -> FloatArray:
+    """Each row divided by its sum."""
+    shares: FloatArray = weights / weights.sum(axis=1, keepdims=True)
+    return shares
 
 
 def draw(probabilities: FloatArray, uniforms: FloatArray) -> IntArray:

@@ -328,9 +328,9 @@ def test_both_engines_predict_the_same(make_run, overrides):
     torch_model, numpy_model = load(path, engine="torch"), load(path, engine="numpy")
     for ours, theirs in zip(torch_model.search(WORDS, num_best=3), numpy_model.search(WORDS, num_best=3), strict=True):
         assert [item.text for item in ours] == [item.text for item in theirs]
-        assert [item.log_prob for item in ours] == pytest.approx([item.log_prob for item in theirs], rel=2e-5, abs=1e-5)
+        assert [item.log_prob for item in ours] == pytest.approx([item.log_prob for item in theirs], rel=1e-4, abs=1e-5)
     pairs = [("abc", "x y"), ("e", "z")]
-    assert torch_model.score(pairs) == pytest.approx(numpy_model.score(pairs), rel=2e-5, abs=1e-5)
+    assert torch_model.score(pairs) == pytest.approx(numpy_model.score(pairs), rel=1e-4, abs=1e-5)
 
 
 WITHOUT_TORCH = """

@@ -30,7 +30,7 @@ def test_weights_lie_on_real_tokens(dtype):
     output = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]], dtype=dtype)
     query = torch.tensor([[[2.0, 0.0]]], dtype=dtype, requires_grad=True)
     mask = torch.tensor([[True, True, False, False]])
-    weights = masked_softmax(Dot(2, 2)(query, output), mask.unsqueeze(1))
+    weights = masked_softmax(Dot(2, 2).scores(output)(query), mask.unsqueeze(1))
     expected = torch.tensor([[[0.880797, 0.119203, 0.0, 0.0]]], dtype=dtype)
     torch.testing.assert_close(weights, expected, rtol=0, atol=HALF[dtype])
     torch.testing.assert_close(weights @ output, expected[..., :2], rtol=0, atol=HALF[dtype])
@@ -67,15 +67,15 @@ def test_scores():
     generator = torch.Generator().manual_seed(0)
     query, output = torch.randn(2, 3, 5, generator=generator), torch.randn(2, 7, 5, generator=generator)
     inner = torch.einsum("bnh,bsh->bns", query, output)
-    torch.testing.assert_close(Dot(5, 5)(query, output), inner)
-    torch.testing.assert_close(ScaledDot(5, 5)(query, output), inner / math.sqrt(5))
+    torch.testing.assert_close(Dot(5, 5).scores(output)(query), inner)
+    torch.testing.assert_close(ScaledDot(5, 5).scores(output)(query), inner / math.sqrt(5))
     wide = torch.randn(2, 7, 11, generator=generator)
     general, additive = General(11, 5), Additive(11, 5)
     torch.nn.init.normal_(additive.v)
     expected = torch.einsum("bnh,hm,bsm->bns", query, general.key.weight, wide)
-    torch.testing.assert_close(general(query, general.keys(wide)), expected)
+    torch.testing.assert_close(general.scores(general.keys(wide))(query), expected)
     joined = torch.tanh(additive.query(query)[:, :, None] + additive.key(wide)[:, None])
-    torch.testing.assert_close(additive(query, additive.keys(wide)), (joined * additive.v).sum(-1))
+    torch.testing.assert_close(additive.scores(additive.keys(wide))(query), (joined * additive.v).sum(-1))
 
 
 def test_scale_is_by_head_dim_not_by_width():
@@ -164,7 +164,7 @@ def test_sinusoids_of_an_odd_width():
 
 def test_rotary_products_depend_on_distance_alone():
     generator = torch.Generator().manual_seed(0)
-    query, key = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64, generator=generator)
+    query, key = torch.randn(2, 1, 1, 1, 1, 6, dtype=torch.float64, generator=generator)
 
     def turn(position):
         return turns(torch.tensor([[position]]), 6, torch.float64)
@@ -178,7 +178,7 @@ def test_rotary_products_depend_on_distance_alone():
 
 
 def test_rotary_turns_interleaved_pairs():
-    x = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64).view(1, 1, 1, 4)
+    x = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64).view(1, 1, 1, 1, 4)
     turned = rotated(x, turns(torch.tensor([[2]]), 4, torch.float64)).flatten()
     slow = 2 / 100
     expected = [math.cos(2), math.sin(2), -math.sin(slow), math.cos(slow)]

@@ -6,8 +6,9 @@ import torch
 from conftest_models import COMBINATIONS, SIZES, random_weights, settings_of
 
 from unrolled import models
+from unrolled.errors import DivergenceError
 from unrolled.models.engine import TorchEngine
-from unrolled.next_symbol import SamplingPolicy
+from unrolled.next_symbol import SamplingPolicy, top_k
 
 SOURCES = [np.array([5, 6, 7, 2, 16]), np.array([4, 2]), np.array([9, 8, 2, 15, 17, 18])]
 TARGETS = [np.array([5, 6, 2]), np.array([2]), np.array([12, 11, 10, 9, 2])]
@@ -49,6 +50,23 @@ def test_probabilities_sum_to_one_and_agree_with_the_rest(engine):
     np.testing.assert_allclose(stepper.log_prob_of(ids[:, 2]), log_probs[:, 2], atol=1e-12)
     banned, _ = stepper.top_k(4, (int(ids[0, 0]),))
     assert banned[0, 0] == ids[0, 1]
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 12, 13, 20])
+@pytest.mark.parametrize("levels", [1, 2, 4, 1000])
+def test_the_best_symbols_are_those_of_the_definition(k, levels):
+    """Rows full of equal values, impossible symbols and banned ones among them: order and ties as in NumPy."""
+    settings = settings_of("bilstm", "lstm_general")
+    stepper = TorchEngine(models.build(settings, SIZES, random_weights(settings)), vocabulary_size=13).start(SOURCES)
+    values = np.random.default_rng(levels).integers(-levels, 0, (50, 13)).astype(np.float64)
+    values[::7, 3:] = -np.inf
+    stepper._log_probs = torch.from_numpy(values)
+    for banned in ((), (0, 1), (2, 99)):
+        for found, expected in zip(stepper.top_k(k, banned), top_k(values, k, banned=banned), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    stepper._log_probs[4, 7] = torch.nan
+    with pytest.raises(DivergenceError, match="NaN"):
+        stepper.top_k(k, ())
 
 
 def test_select_keeps_sources_and_reorders_rows(engine):

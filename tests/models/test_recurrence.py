@@ -17,14 +17,22 @@ from unrolled.models.recurrence import (
     rnn_scan_plain,
 )
 from unrolled.models.recurrent import GRUState, LSTMState, Ragged, RecurrentLayers, Tokens
+from unrolled.models.reused import Reused
 from unrolled.parameters import Sizes, initialise, inventory
 
 H, B = 7, 3
+
+
+def of_weight(scan):
+    """The scan as a function of tensors alone."""
+    return lambda gates, weight, *rest: scan(gates, Reused(weight), *rest)
+
+
 TWINS = {
-    "lstm": (lstm_scan, lstm_scan_plain),
-    "gru": (gru_scan, gru_scan_plain),
-    "rnn": (rnn_scan, rnn_scan_plain),
-    "relu": (partial(rnn_scan, is_relu=True), partial(rnn_scan_plain, is_relu=True)),
+    "lstm": (of_weight(lstm_scan), of_weight(lstm_scan_plain)),
+    "gru": (of_weight(gru_scan), of_weight(gru_scan_plain)),
+    "rnn": (of_weight(rnn_scan), of_weight(rnn_scan_plain)),
+    "relu": (of_weight(partial(rnn_scan, is_relu=True)), of_weight(partial(rnn_scan_plain, is_relu=True))),
 }
 GATES = {"lstm": 4, "gru": 3, "rnn": 1, "relu": 1}
 
@@ -96,7 +104,7 @@ def twin_layers(cell: str, num_layers: int, both: bool) -> tuple[RecurrentLayers
 
 
 def run(layers, inputs, start, ragged):
-    return layers(layers.first.gates(inputs, ragged), start, ragged)
+    return layers(inputs, start, ragged, layers.weights())
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["forward", "both"])
@@ -204,6 +212,26 @@ def test_rows_of_both_directions_start_the_decoder_layer_by_layer():
         rows = slice(2 * number, 2 * number + 2)
         torch.testing.assert_close(state.h[0], torch.tanh(h[rows, 0].flatten()), rtol=0, atol=1e-12)
         torch.testing.assert_close(state.c[0], c[rows, 0].flatten(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [7, 8, 40])
+def test_the_fused_kernel_equals_the_loop(steps):
+    """In float32 and without padding an LSTM runs in oneDNN's kernel, from some steps on; else in the loop."""
+    ours, _ = twin_layers("lstm", 2, both=False)
+    ours = ours.float()
+    x = torch.randn(B, steps, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    start = tuple(LSTMState(*torch.randn(2, B, H).unbind(0)) for _ in range(2))
+    outcomes = []
+    for layers, ragged in ((ours, None), (ours, Ragged.from_mask(torch.ones(B, steps, dtype=torch.bool)))):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            output, states = run(layers, x, start, ragged)
+        is_fused = any("mkldnn_rnn_layer" in event.key for event in profile.key_averages())
+        assert is_fused == (ragged is None and steps >= 8)
+        loss = output.square().sum() + sum(part.square().sum() for state in states for part in state)
+        leaves = [x, *layers.parameters()]
+        outcomes.append([output, *states[0], *states[1], *torch.autograd.grad(loss, leaves)])
+    for fused, loop in zip(*outcomes, strict=True):
+        torch.testing.assert_close(fused, loop, rtol=1e-4, atol=1e-4)
 
 
 # --- start values ----------------------------------------------------------------------------------------------------

@@ -44,6 +44,28 @@ def test_steps_that_fit():
     assert Budget(10.0).steps_that_fit(pace, seconds=18.0, tokens_per_step=10, steps_per_evaluation=20) == 1
 
 
+def test_when_it_is_planned():
+    due = [
+        [Budget(100.0).is_plan_due(plans, seconds) for plans in range(5)] for seconds in (1.0, 19.9, 20.0, 60.0, 99.0)
+    ]
+    assert due == [
+        [True, False, False, False, False],
+        [True, False, False, False, False],
+        [True, True, False, False, False],
+        [True, True, True, True, False],
+        [True, True, True, True, False],
+    ]
+
+
+def test_a_restart_forgets_what_was_measured():
+    budget, now = observed(10.0, 30, 0.02)
+    budget.restart()
+    assert not budget.is_measured(now)
+    for step in range(1, 30):
+        budget.observe(10, now + step * 0.4)
+    assert budget.seconds_per_token(now + 29 * 0.4) == pytest.approx(0.04)
+
+
 def test_overrun():
     assert not Budget(100.0).is_exceeded(114.9)
     assert Budget(100.0).is_exceeded(115.1)

@@ -335,7 +335,7 @@ def ticking(monkeypatch):
     return make
 
 
-def test_a_time_budget_is_measured_once_and_ends_the_schedule(build, make_examples, settings, ticking):
+def test_a_time_budget_is_measured_and_ends_the_schedule(build, make_examples, settings, ticking):
     from unrolled.training.events import Planned
 
     ticking(evaluation=0.5)
@@ -376,8 +376,29 @@ def test_other_limits_hold_beside_a_time_budget(build, make_examples, settings):
     assert (outcome.reason, outcome.step) == ("completed", 4)
 
 
+def test_a_machine_that_became_slower_is_planned_for_again(build, make_examples, settings, ticking):
+    from unrolled.training.events import Planned
+
+    ticking(steps_until_slower=100)
+    outcome, seen = fit(build(), make_examples(20), settings(max_steps=None, minutes=3))
+    first, *later = seen.of(Planned)
+    assert first.total_steps == pytest.approx(1800, rel=0.01)
+    assert 1 <= len(later) <= 3
+    assert (outcome.reason, outcome.step) == ("completed", later[-1].total_steps)
+    assert 165 < outcome.seconds < 195
+
+
+def test_a_steady_machine_is_planned_for_once(build, make_examples, settings, ticking):
+    from unrolled.training.events import Planned
+
+    ticking()
+    outcome, seen = fit(build(), make_examples(20), settings(max_steps=None, minutes=1))
+    (plan,) = seen.of(Planned)
+    assert (outcome.reason, outcome.step) == ("completed", plan.total_steps)
+
+
 def test_a_machine_that_became_slower_ends_late_but_ends(build, make_examples, settings, ticking):
-    ticking(steps_until_slower=60)
+    ticking(steps_until_slower=70)  # after the last look at the plan
     outcome, seen = fit(build(), make_examples(20), settings(max_steps=None, minutes=10 / 60))
     assert outcome.reason == "over_budget"
     assert outcome.seconds == pytest.approx(12)  # the first step that ends beyond 11.5

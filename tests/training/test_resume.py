@@ -170,6 +170,7 @@ def test_calibrated_choices_are_recorded_and_obeyed(make_pairs, make_config, tmp
     pairs, path = make_pairs(tmp_path / "pairs.tsv", 60), tmp_path / "run"
     config = make_config(max_steps=None, minutes=1.5 / 60, schedule=Schedule(warmup_steps=2))
     monkeypatch.setattr(Budget, "is_exceeded", lambda budget, seconds: False)  # a busy machine is no failure
+    monkeypatch.setattr(Budget, "is_plan_due", lambda budget, num_plans, seconds: num_plans == 0)
     seen, modes = Recorder(), []
     stop = signal_at(signal.SIGINT, lambda event: isinstance(event, Planned))
     with matrix_mode("onednn"):

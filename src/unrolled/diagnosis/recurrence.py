@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from unrolled.diagnosis.adapter import Subject
 from unrolled.diagnosis.cells import Cell, Weights, input_part, step
 from unrolled.diagnosis.trace import hooked
-from unrolled.models.recurrent import Layer, RecurrentLayers
+from unrolled.models.recurrent import Gates, Layer, RecurrentLayers
 
 __all__ = ["Direction", "Run", "directions", "opened"]
 
@@ -186,14 +186,15 @@ def _open_cell(direction: Direction, args: Any, output: Any, runs: list[Run]) ->
 def _open_ours(
     name: str, part: RecurrentLayers, args: Any, output: Any, known: dict[str, Direction], runs: list[Run]
 ) -> Any:
-    """One call of a stack of `unrolled.models`: the gates of its first layer are given, (D, T, B, G·H)."""
-    gates, start, ragged = args[0]
+    """One call of a stack of `unrolled.models`: its inputs or the gates that they made, (D, T, B, G·H), are given."""
+    inputs, start, ragged, weights = args[0]
+    gates = inputs.values if isinstance(inputs, Gates) else part.gates(inputs, ragged, weights)
     lengths = torch.full((gates.shape[2],), gates.shape[1]) if ragged is None else ragged.lengths
     x, lasts = gates, []
     for number, layer in enumerate(part):
         assert isinstance(layer, Layer)
         if number:
-            gates = layer.gates(x, ragged)
+            gates = layer.gates(x, ragged, weights[number])
         outputs, finals, H = [], [], layer.settings.hidden_size
         for place, own in enumerate(gates):
             direction = known[_joined(name, f"{number}.{('fwd', 'bwd')[place]}")]

@@ -70,7 +70,7 @@ def open_engine(
         model = models.build(run.config.model, sizes, weights)
         if name == "bfloat16":
             model = model.to(torch.bfloat16)
-        return TorchEngine(model, vocabulary_size=sizes.target, device=choose_device(device))
+        return TorchEngine(model, vocabulary_size=sizes.target, device=choose_device(device), is_final=True)
     from unrolled import reference
     from unrolled.reference.engine import NumpyEngine
 

@@ -7,10 +7,13 @@ weights 0 and context 0, with finite gradients, in every precision.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from unrolled.models.reused import Reused
 
 __all__ = ["SCORES", "Additive", "Dot", "General", "ScaledDot", "masked_softmax"]
 
@@ -40,17 +43,18 @@ class Dot(nn.Module):
         """What a source position is compared by, computed once a source: (B, S, M) → (B, S, H)."""
         return output
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Scores (B, n, S) of queries (B, n, H)."""
-        return torch.bmm(query, keys.transpose(1, 2))
+    def scores(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
+        """For one pass: queries (B, n, H) of any step to their scores (B, n, S)."""
+        return Reused(keys).product
 
 
 class ScaledDot(Dot):
     """``score(s, h) = sᵀ h / √H``; equal sizes only (Vaswani et al. 2017, eq. 1)."""
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Scores (B, n, S) of queries (B, n, H)."""
-        return super().forward(query / math.sqrt(query.shape[-1]), keys)
+    def scores(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
+        """For one pass: queries (B, n, H) of any step to their scores (B, n, S)."""
+        product = super().scores(keys)
+        return lambda query: product(query / math.sqrt(query.shape[-1]))
 
 
 class General(Dot):
@@ -80,10 +84,15 @@ class Additive(nn.Module):
         projected: Tensor = self.key(output)
         return projected
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Scores (B, n, S) of queries (B, n, H)."""
-        joined = self.query(query).unsqueeze(2) + keys.unsqueeze(1)  # (B, n, S, H)
-        return torch.tanh(joined) @ self.v
+    def scores(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
+        """For one pass: queries (B, n, H) of any step to their scores (B, n, S)."""
+        query_weight = Reused(self.query.weight)
+
+        def scores(query: Tensor) -> Tensor:
+            projected = query_weight.product(query.flatten(0, 1)).unflatten(0, query.shape[:2])
+            return torch.tanh(projected.unsqueeze(2) + keys.unsqueeze(1)) @ self.v  # of (B, n, S, H)
+
+        return scores
 
 
 Score = Dot | Additive

@@ -41,7 +41,7 @@ class Room:
         """Write behind everything; returns the new end."""
         begin, self.used = self.used, self.used + later.keys.shape[2]
         for tensor, x in zip(self.tensors, later, strict=True):
-            tensor[:, :, begin : self.used] = x
+            tensor.narrow(2, begin, self.used - begin).copy_(x)
         return self.used
 
 
@@ -90,6 +90,6 @@ class Cache(KeysValues):
 
 
 def _view(room: Room, num_positions: int, end: int) -> Cache:
-    cache = Cache(*(tensor[:, :, end - num_positions : end] for tensor in room.tensors))
+    cache = Cache(*(tensor.narrow(2, end - num_positions, num_positions) for tensor in room.tensors))
     cache.room, cache.end, cache.has_grown = room, end, True
     return cache

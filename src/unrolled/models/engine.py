@@ -14,6 +14,7 @@ from unrolled.errors import ShapeError
 from unrolled.models.contract import SequenceModel, real_lengths
 from unrolled.models.device import longest_float
 from unrolled.models.language_model import LanguageModel
+from unrolled.models.packed import packed
 from unrolled.next_symbol import (
     FloatArray,
     IntArray,
@@ -21,7 +22,6 @@ from unrolled.next_symbol import (
     check_log_probs,
     draw,
     filtered_probabilities,
-    top_k,
 )
 
 __all__ = ["TorchEngine", "TorchStepper"]
@@ -40,20 +40,26 @@ class TorchEngine:
     vocabulary_size : int
         Target symbols.
     device : torch.device
+    is_final : bool
+        The weights do not change any more: on a CPU they are laid out for the processor.
     """
 
-    def __init__(self, model: Any, *, vocabulary_size: int, device: torch.device | None = None) -> None:
+    def __init__(
+        self, model: Any, *, vocabulary_size: int, device: torch.device | None = None, is_final: bool = False
+    ) -> None:
         self.device = torch.device("cpu") if device is None else device
         self.model: SequenceModel = model.eval().to(self.device)
         self.vocabulary_size = vocabulary_size
+        is_packed = is_final and self.device.type == "cpu"
+        self._answering: SequenceModel = packed(model) if is_packed else self.model
 
     @torch.inference_mode()
     def start(self, sources: Sequence[NDArray[np.integer[Any]]], *, need_attention: bool = False) -> TorchStepper:
         """Encode the sources and feed BOS to one row of each; a language model is fed its prompts."""
         memory, prefixes = self._read(sources)
         tokens, mask = _padded(prefixes, self.device)
-        state = self.model.initial_state(memory, len(prefixes))
-        return TorchStepper(self.model, memory, state, tokens, mask, need_attention=need_attention)
+        state = self._answering.initial_state(memory, len(prefixes))
+        return TorchStepper(self._answering, memory, state, tokens, mask, need_attention=need_attention)
 
     @torch.inference_mode()
     def log_probs(
@@ -62,8 +68,8 @@ class TorchEngine:
         """``ln P(y_t | y_<t, x)`` of each target id, end symbol included, in nats; x a source or a prompt."""
         memory, prefixes = self._read(sources)
         ids, mask = _padded([np.append(*pair) for pair in zip(prefixes, targets, strict=True)], self.device)
-        state = self.model.initial_state(memory, len(ids))
-        logits = self.model.decode(ids[:, :-1], memory, state, mask=mask[:, 1:]).logits
+        state = self._answering.initial_state(memory, len(ids))
+        logits = self._answering.decode(ids[:, :-1], memory, state, mask=mask[:, 1:]).logits
         chosen = _chosen(logits, ids[:, 1:])
         firsts = (len(prefix) - 1 for prefix in prefixes)
         return [row[first:][: len(y)] for row, first, y in zip(chosen, firsts, targets, strict=True)]
@@ -78,15 +84,15 @@ class TorchEngine:
         for the start. `reset` (B, n) is True at inputs before which a row returns to its start.
         """
         tokens, following = (torch.as_tensor(ids, dtype=torch.int64, device=self.device) for ids in (inputs, labels))
-        state = self.model.initial_state(None, len(inputs)) if state is None else state
+        state = self._answering.initial_state(None, len(inputs)) if state is None else state
         begins = None if reset is None else torch.as_tensor(reset, device=self.device)
-        output = self.model.decode(tokens, None, state, reset=begins)
+        output = self._answering.decode(tokens, None, state, reset=begins)
         return _chosen(output.logits, following), output.state
 
     def _read(self, sources: Sequence[NDArray[np.integer[Any]]]) -> tuple[Any, Sequence[NDArray[np.integer[Any]]]]:
         """Memory of the sources, and the tokens that a row of each is fed before the first prediction."""
         if not isinstance(self.model, LanguageModel):
-            return self.model.encode(*_padded(sources, self.device)), [np.array([BOS])] * len(sources)
+            return self._answering.encode(*_padded(sources, self.device)), [np.array([BOS])] * len(sources)
         if not all(map(len, sources)):
             raise ShapeError("a language model goes on from at least one symbol, got an empty prompt")
         return None, sources
@@ -123,11 +129,9 @@ class TorchStepper:
     def _feed(self, tokens: Tensor, mask: Tensor | None) -> None:
         """Feed tokens (R, n), right-padded where there is a mask."""
         output = self._model.decode(tokens, self._memory, self._state, mask=mask, need_attention=self._need_attention)
-        rows = torch.arange(len(tokens), device=self._device)
-        last = torch.full_like(rows, -1) if mask is None else real_lengths(mask) - 1
         self._state = output.state
-        self._attention = None if output.attention is None else output.attention[rows, last]  # (R, S)
-        self._log_probs = _log_softmax(output.logits[rows, last])  # (R, V)
+        self._attention = None if output.attention is None else _last(output.attention, mask)  # (R, S)
+        self._log_probs = _log_softmax(_last(output.logits, mask))  # (R, V)
 
     @torch.inference_mode()
     def select(self, rows: IntArray, sources: IntArray | None = None) -> None:
@@ -141,16 +145,16 @@ class TorchStepper:
             self._attention = self._attention.index_select(0, index)
         self.num_rows = len(rows)
 
+    @torch.inference_mode()
     def top_k(self, k: int, banned: Sequence[int]) -> tuple[IntArray, FloatArray]:
         """Best k next symbols of each row and their log-probabilities, (R, k); ties by lower id."""
-        if self._device.type == "cpu":
-            return top_k(self._log_probs.numpy(), k, banned=banned)
-        log_probs = self._log_probs.index_fill(1, torch.tensor(list(banned), device=self._device), -torch.inf)
-        # A stable sort is the one order that leaves ties by id.
-        best, ids = log_probs.sort(dim=1, descending=True, stable=True)
-        values = best[:, :k].cpu().numpy()
-        check_log_probs(values)
-        return ids[:, :k].cpu().numpy(), values
+        log_probs = self._log_probs
+        known = [symbol for symbol in banned if symbol < log_probs.shape[1]]
+        log_probs = log_probs.index_fill(1, torch.tensor(known, dtype=torch.int64, device=self._device), -torch.inf)
+        values, ids = _top_k(log_probs, min(k, log_probs.shape[1]))
+        best = values.cpu().numpy()
+        check_log_probs(best)  # NaN counts as more than any number, so it is among the best
+        return ids.cpu().numpy(), best
 
     def sample(self, policy: SamplingPolicy, uniforms: FloatArray) -> IntArray:
         """One id a row, by inverting the filtered distribution at one uniform number a row."""
@@ -172,6 +176,26 @@ class TorchStepper:
         assert self._attention is not None, "attention was not asked for at the start"
         weights = self._attention.float() if self._attention.dtype == torch.bfloat16 else self._attention
         return weights.cpu().numpy()
+
+
+def _top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Best k of each row (R, V) and where they are, ties by lower place; `Tensor.topk` leaves ties in any order."""
+    best, places = values.topk(min(k + 1, values.shape[1]), dim=1)
+    is_cut = (best[:, k:] == best[:, k - 1 : k]).any(dim=1)  # through equal values, of which the first ones count
+    places, order = places[:, :k].sort(dim=1)
+    best, order = best[:, :k].gather(1, order).sort(dim=1, descending=True, stable=True)
+    places = places.gather(1, order)
+    if is_cut.any():
+        all_best, all_places = values[is_cut].sort(dim=1, descending=True, stable=True)
+        best[is_cut], places[is_cut] = all_best[:, :k], all_places[:, :k]
+    return best, places
+
+
+def _last(x: Tensor, mask: Tensor | None) -> Tensor:
+    """What stands at each row's last real position: (R, n, X) → (R, X)."""
+    if mask is None:
+        return x[:, -1]
+    return x[torch.arange(len(x), device=x.device), real_lengths(mask) - 1]
 
 
 def _chosen(logits: Tensor, labels: Tensor) -> FloatArray:

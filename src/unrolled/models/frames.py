@@ -61,7 +61,7 @@ class FrameDecoder(nn.Module):
     ) -> DecoderOutput:
         """Read vectors (B, n, F)."""
         del memory, classes, need_attention
-        gates = self.layers.first.gates(tokens, None)
-        hidden, layers = self.layers(gates, state.layers, None if mask is None else Ragged.from_mask(mask))
+        ragged = None if mask is None else Ragged.from_mask(mask)
+        hidden, layers = self.layers(tokens, state.layers, ragged, self.layers.weights())
         outputs = self.output(dropout(hidden, self.settings.dropout, self.training))  # (B, n, O)
         return DecoderOutput(outputs, RecurrentState(layers, None), None)

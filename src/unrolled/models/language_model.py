@@ -76,8 +76,8 @@ class RecurrentLanguageDecoder(nn.Module):
     ) -> DecoderOutput:
         """Decode ids (B, n)."""
         del memory, need_attention
-        gates = self.layers.first.gates(self._inputs(tokens), None)
-        hidden, layers = self.layers(gates, state.layers, None if mask is None else Ragged.from_mask(mask))
+        ragged = None if mask is None else Ragged.from_mask(mask)
+        hidden, layers = self.layers(self._inputs(tokens), state.layers, ragged, self.layers.weights())
         features = self.drop(hidden, self.settings.dropout, self.training)
         logits = self.output(features, self.embedding.weight, classes)
         return DecoderOutput(logits, RecurrentState(layers, None), None)

@@ -25,10 +25,13 @@ class SelfAttention(nn.Module):
 
     def project(self, x: Tensor, turn: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head, (B, N, T, K) each; with rotary positions as their turns say."""
-        query, keys, values = (split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
-        if turn is not None:
-            query, keys = rotated(query, turn), rotated(keys, turn)
-        return query, keys, values
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, N, K)
+        if turn is None:
+            query, keys, values = qkv.unbind(2)
+        else:
+            turned, rest = qkv.split([2, 1], dim=2)
+            (query, keys), values = rotated(turned, turn).unbind(2), rest.squeeze(2)
+        return query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
 
 
 class CrossAttention(nn.Module):

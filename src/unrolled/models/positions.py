@@ -48,20 +48,21 @@ def turns(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
     Returns
     -------
-    complex Tensor (B, 1, T, K/2)
+    complex Tensor (B, T, 1, 1, K/2)
     """
-    angles = _angles(positions, width).unsqueeze(1)
+    angles = _angles(positions, width)[:, :, None, None]
     exact = torch.promote_types(dtype, torch.float32)
     return torch.polar(torch.ones_like(angles), angles).to(exact.to_complex())
 
 
 def rotated(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn each pair (2i, 2i + 1) of a query or key by its position's angle (Su et al. 2021, eq. 34).
+    """Turn each pair (2i, 2i + 1) of queries and keys by their position's angle (Su et al. 2021, eq. 34).
 
     Parameters
     ----------
-    x : Tensor (B, N, T, K)
-    turn : complex Tensor (B, 1, T, K/2)
+    x : Tensor (B, T, P, N, K)
+        P of them at each position: query and key.
+    turn : complex Tensor (B, T, 1, 1, K/2)
         From `turns`.
     """
     exact = torch.promote_types(x.dtype, torch.float32)

@@ -18,10 +18,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from unrolled.models.reused import Reused, Steps
+
 __all__ = [
     "gru_reset_before_scan",
     "gru_scan",
     "gru_scan_plain",
+    "lstm_fused",
     "lstm_scan",
     "lstm_scan_plain",
     "lstm_ungated_scan",
@@ -33,7 +36,7 @@ __all__ = [
 # --- LSTM ------------------------------------------------------------------------------------------------------------
 
 
-def lstm_scan_plain(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_scan_plain(gates: Tensor, weight: Reused, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Step through an LSTM with autograd.
 
     ``i, f, o = σ(·)``, ``g = tanh(·)`` of ``gates_t + W h_{t−1}``; ``c_t = f ⊙ c_{t−1} + i ⊙ g``;
@@ -43,7 +46,7 @@ def lstm_scan_plain(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tupl
     ----------
     gates : Tensor (D, T, B, 4H)
         Input part of the gates, in the order i f g o, biases included.
-    weight : Tensor (D, 4H, H)
+    weight : Reused (D, 4H, H)
     h, c : Tensor (D, B, H)
         Start state.
 
@@ -54,7 +57,7 @@ def lstm_scan_plain(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tupl
     """
     hs, cs = [], []
     for step in gates.unbind(1):
-        i, f, g, o = torch.baddbmm(step, h, weight.transpose(1, 2)).chunk(4, dim=-1)
+        i, f, g, o = (step + weight.product(h)).chunk(4, dim=-1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
         hs.append(h)
@@ -62,15 +65,17 @@ def lstm_scan_plain(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tupl
     return torch.stack(hs, dim=1), torch.stack(cs, dim=1)
 
 
-def lstm_scan(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_scan(gates: Tensor, weight: Reused, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Fast twin of `lstm_scan_plain`: same arguments, same result."""
-    result: tuple[Tensor, Tensor] = _LSTMScan.apply(gates, weight, h, c)  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, Tensor] = _LSTMScan.apply(gates, weight.weight, h, c, weight.steps)  # type: ignore[no-untyped-call]
     return result
 
 
 class _LSTMScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor, c0: Tensor, steps: Steps | None
+    ) -> tuple[Tensor, Tensor]:
         D, T, B, H = *gates.shape[:3], h0.shape[-1]
         act = gates.new_empty(D, T, B, 4 * H)
         h = gates.new_empty(D, T + 1, B, H)
@@ -89,11 +94,12 @@ class _LSTMScan(torch.autograd.Function):
             torch.tanh(c[:, t + 1], out=tanh_c[:, t])
             torch.mul(o, tanh_c[:, t], out=h[:, t + 1])
         ctx.save_for_backward(act, h, c, tanh_c, weight)
+        ctx.steps = steps
         return h[:, 1:], c[:, 1:]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_h_all: Tensor, d_c_all: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, d_h_all: Tensor, d_c_all: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:
         act, h, c, tanh_c, weight = ctx.saved_tensors
         T, H = tanh_c.shape[1], tanh_c.shape[3]
         i, f, g, o = act.split(H, dim=-1)
@@ -114,23 +120,46 @@ class _LSTMScan(torch.autograd.Function):
             d_gates[:, t, :, 3 * H :].mul_(d_h)
             d_c = d_c * f[:, t]
             d_h = torch.baddbmm(d_h_all[:, t - 1], d_gates[:, t], weight) if t else torch.bmm(d_gates[:, t], weight)
-        d_weight = _weight_gradient(d_gates, h[:, :T])
-        return d_gates, d_weight, d_h, d_c
+        _add_steps(ctx.steps, h[:, :T], d_gates)
+        return d_gates, None, d_h, d_c, None
 
 
-def _weight_gradient(d_gates: Tensor, h: Tensor) -> Tensor:
-    """``Σ_t d_gates_tᵀ h_{t−1}``, one product for all steps: (D, T, B, G), (D, T, B, H) → (D, G, H)."""
-    return torch.bmm(d_gates.flatten(1, 2).transpose(1, 2), h.flatten(1, 2))
+def _add_steps(steps: Steps | None, h: Tensor, d_gates: Tensor) -> None:
+    """What all steps contribute to ``d_W = Σ_t d_gates_tᵀ h_{t−1}``: (D, T, B, H), (D, T, B, G)."""
+    if steps is not None:
+        steps.add(h.flatten(1, 2), d_gates.flatten(1, 2))
 
 
-def lstm_ungated_scan(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_fused(
+    x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Input product and `lstm_scan` in oneDNN's kernel, over rows without padding.
+
+    x (B, T, E) in float32 on a CPU, weights (4H, E) and (4H, H), start (B, H) each → outputs (B, T, H), last h and c
+    (B, H). The states c of the other steps stay inside, so that rows cannot end before T.
+    """
+    output, last_h, last_c = torch.lstm(
+        x.transpose(0, 1),
+        (h.unsqueeze(0), c.unsqueeze(0)),
+        (weight_ih, weight_hh, bias_ih, bias_hh),
+        has_biases=True,
+        num_layers=1,
+        dropout=0.0,
+        train=torch.is_grad_enabled(),
+        bidirectional=False,
+        batch_first=False,
+    )
+    return output.transpose(0, 1), last_h.squeeze(0), last_c.squeeze(0)
+
+
+def lstm_ungated_scan(gates: Tensor, weight: Reused, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Step through the LSTM of 1997, without a forget gate: ``c_t = c_{t−1} + i ⊙ g``, so that ∂c_t/∂c_{t−1} = I.
 
     Arguments and results as in `lstm_scan`, with three gates i g o (Hochreiter & Schmidhuber 1997).
     """
     hs, cs = [], []
     for step in gates.unbind(1):
-        i, g, o = torch.baddbmm(step, h, weight.transpose(1, 2)).chunk(3, dim=-1)
+        i, g, o = (step + weight.product(h)).chunk(3, dim=-1)
         c = c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
         hs.append(h)
@@ -141,7 +170,7 @@ def lstm_ungated_scan(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tu
 # --- GRU -------------------------------------------------------------------------------------------------------------
 
 
-def gru_scan_plain(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> Tensor:
+def gru_scan_plain(gates: Tensor, weight: Reused, bias: Tensor, h: Tensor) -> Tensor:
     """Step through a GRU with autograd.
 
     ``r, z = σ(·)``; ``n = tanh(gates_n + r ⊙ (W_n h_{t−1} + b_n))``; ``h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}``
@@ -151,7 +180,7 @@ def gru_scan_plain(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> Te
     ----------
     gates : Tensor (D, T, B, 3H)
         Input part of the gates, in the order r z n, input biases included.
-    weight : Tensor (D, 3H, H)
+    weight : Reused (D, 3H, H)
     bias : Tensor (D, 3H)
         Recurrent bias; that of n stands inside the reset.
     h : Tensor (D, B, H)
@@ -164,7 +193,7 @@ def gru_scan_plain(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> Te
     hs = []
     for step in gates.unbind(1):
         x_r, x_z, x_n = step.chunk(3, dim=-1)
-        h_r, h_z, h_n = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2)).chunk(3, dim=-1)
+        h_r, h_z, h_n = weight.product(h, bias.unsqueeze(1)).chunk(3, dim=-1)
         r, z = torch.sigmoid(x_r + h_r), torch.sigmoid(x_z + h_z)
         n = torch.tanh(x_n + r * h_n)
         h = (1 - z) * n + z * h
@@ -172,15 +201,15 @@ def gru_scan_plain(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> Te
     return torch.stack(hs, dim=1)
 
 
-def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> Tensor:
+def gru_scan(gates: Tensor, weight: Reused, bias: Tensor, h: Tensor) -> Tensor:
     """Fast twin of `gru_scan_plain`: same arguments, same result."""
-    result: Tensor = _GRUScan.apply(gates, weight, bias, h)  # type: ignore[no-untyped-call]
+    result: Tensor = _GRUScan.apply(gates, weight.weight, bias, h, weight.steps)  # type: ignore[no-untyped-call]
     return result
 
 
 class _GRUScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor) -> Tensor:
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, h0: Tensor, steps: Steps | None) -> Tensor:
         D, T, B, H = *gates.shape[:3], h0.shape[-1]
         rz = gates.new_empty(D, T, B, 2 * H)
         n = gates.new_empty(D, T, B, H)
@@ -196,11 +225,12 @@ class _GRUScan(torch.autograd.Function):
             torch.addcmul(gates[:, t, :, 2 * H :], r, recurrent_n[:, t], out=n[:, t]).tanh_()
             torch.lerp(n[:, t], h[:, t], z, out=h[:, t + 1])
         ctx.save_for_backward(rz, n, recurrent_n, h, weight)
+        ctx.steps = steps
         return h[:, 1:]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_h_all: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, d_h_all: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:
         rz, n, recurrent_n, h, weight = ctx.saved_tensors
         D, T, B, H = n.shape
         r, z = rz.split(H, dim=-1)
@@ -218,17 +248,17 @@ class _GRUScan(torch.autograd.Function):
             d_h = torch.baddbmm(d_h * z[:, t], d_recurrent[:, t], weight)
             if t:
                 d_h += d_h_all[:, t - 1]
-        d_weight = _weight_gradient(d_recurrent, h[:, :T])
+        _add_steps(ctx.steps, h[:, :T], d_recurrent)
         d_gates = torch.cat([d_recurrent[..., : 2 * H], d_n], dim=-1)
-        return d_gates, d_weight, d_recurrent.sum(dim=(1, 2)), d_h
+        return d_gates, None, d_recurrent.sum(dim=(1, 2)), d_h, None
 
 
-def gru_reset_before_scan(gates: Tensor, weight: Tensor, h: Tensor) -> Tensor:
+def gru_reset_before_scan(gates: Tensor, weight: Reused, h: Tensor) -> Tensor:
     """Step through a GRU that resets before the recurrent product: ``n = tanh(gates_n + W_n (r ⊙ h_{t−1}))``.
 
     Arguments and result as in `gru_scan`, all biases in `gates` (Cho et al. 2014, eq. 8).
     """
-    weight_rz, weight_n = weight.transpose(1, 2).tensor_split([2 * h.shape[-1]], dim=2)
+    weight_rz, weight_n = weight.weight.transpose(1, 2).tensor_split([2 * h.shape[-1]], dim=2)
     hs = []
     for step in gates.unbind(1):
         x_rz, x_n = step.tensor_split([2 * h.shape[-1]], dim=-1)
@@ -242,14 +272,14 @@ def gru_reset_before_scan(gates: Tensor, weight: Tensor, h: Tensor) -> Tensor:
 # --- RNN -------------------------------------------------------------------------------------------------------------
 
 
-def rnn_scan_plain(gates: Tensor, weight: Tensor, h: Tensor, *, is_relu: bool = False) -> Tensor:
+def rnn_scan_plain(gates: Tensor, weight: Reused, h: Tensor, *, is_relu: bool = False) -> Tensor:
     """Step through a simple recurrent net with autograd: ``h_t = tanh(gates_t + W h_{t−1})`` (Elman 1990).
 
     Parameters
     ----------
     gates : Tensor (D, T, B, H)
         Input part, biases included.
-    weight : Tensor (D, H, H)
+    weight : Reused (D, H, H)
     h : Tensor (D, B, H)
         Start state.
     is_relu : bool
@@ -262,20 +292,20 @@ def rnn_scan_plain(gates: Tensor, weight: Tensor, h: Tensor, *, is_relu: bool = 
     squash = torch.relu if is_relu else torch.tanh
     hs = []
     for step in gates.unbind(1):
-        h = squash(torch.baddbmm(step, h, weight.transpose(1, 2)))
+        h = squash(step + weight.product(h))
         hs.append(h)
     return torch.stack(hs, dim=1)
 
 
-def rnn_scan(gates: Tensor, weight: Tensor, h: Tensor, *, is_relu: bool = False) -> Tensor:
+def rnn_scan(gates: Tensor, weight: Reused, h: Tensor, *, is_relu: bool = False) -> Tensor:
     """Fast twin of `rnn_scan_plain`: same arguments, same result."""
-    result: Tensor = _RNNScan.apply(gates, weight, h, is_relu)  # type: ignore[no-untyped-call]
+    result: Tensor = _RNNScan.apply(gates, weight.weight, h, is_relu, weight.steps)  # type: ignore[no-untyped-call]
     return result
 
 
 class _RNNScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor, is_relu: bool) -> Tensor:
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, h0: Tensor, is_relu: bool, steps: Steps | None) -> Tensor:
         D, T, B, H = *gates.shape[:3], h0.shape[-1]
         h = gates.new_empty(D, T + 1, B, H)
         h[:, 0] = h0
@@ -284,12 +314,13 @@ class _RNNScan(torch.autograd.Function):
         for t in range(T):
             squash(torch.baddbmm(gates[:, t], h[:, t], transposed, out=h[:, t + 1]))
         ctx.save_for_backward(h, weight)
+        ctx.steps = steps
         ctx.is_relu = is_relu
         return h[:, 1:]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_h_all: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, d_h_all: Tensor) -> tuple[Tensor, None, Tensor, None, None]:
         h, weight = ctx.saved_tensors
         T = h.shape[1] - 1
         d_gates = (h[:, 1:] > 0).to(h.dtype) if ctx.is_relu else 1 - h[:, 1:] * h[:, 1:]
@@ -297,4 +328,5 @@ class _RNNScan(torch.autograd.Function):
         for t in reversed(range(T)):
             d_gates[:, t].mul_(d_h)
             d_h = torch.baddbmm(d_h_all[:, t - 1], d_gates[:, t], weight) if t else torch.bmm(d_gates[:, t], weight)
-        return d_gates, _weight_gradient(d_gates, h[:, :T]), d_h, None
+        _add_steps(ctx.steps, h[:, :T], d_gates)
+        return d_gates, None, d_h, None, None

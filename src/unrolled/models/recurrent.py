@@ -13,10 +13,29 @@ from torch.nn import functional
 from unrolled import config
 from unrolled.models.contract import detached, real_lengths, selected
 from unrolled.models.dropout import Dropout, dropout
-from unrolled.models.recurrence import gru_reset_before_scan, gru_scan, lstm_scan, lstm_ungated_scan, rnn_scan
+from unrolled.models.recurrence import (
+    gru_reset_before_scan,
+    gru_scan,
+    lstm_fused,
+    lstm_scan,
+    lstm_ungated_scan,
+    rnn_scan,
+)
+from unrolled.models.reused import Reused
 from unrolled.parameters import num_gates
 
-__all__ = ["STATES", "CellState", "GRUState", "LSTMState", "RNNState", "Ragged", "RecurrentLayers", "Tokens"]
+__all__ = [
+    "STATES",
+    "CellState",
+    "GRUState",
+    "Gates",
+    "LSTMState",
+    "RNNState",
+    "Ragged",
+    "RecurrentLayers",
+    "Tokens",
+    "Weights",
+]
 
 
 class LSTMState(NamedTuple):
@@ -63,6 +82,7 @@ class RNNState(NamedTuple):
 
 
 CellState = LSTMState | GRUState | RNNState
+_MIN_STEPS = 8  # of which a kernel that packs its weights first is faster than the loop
 STATES: dict[str, type[CellState]] = {"lstm": LSTMState, "gru": GRUState, "rnn": RNNState}
 
 
@@ -77,6 +97,12 @@ class Tokens(NamedTuple):
         """The vectors themselves, (B, T, E)."""
         vectors = functional.embedding(self.ids, self.table)
         return vectors if self.offset is None else vectors + self.offset.unsqueeze(1)
+
+
+class Gates(NamedTuple):
+    """Input of the first layer that has met its weights already: the input part of all gates, (D, T, B, G·H)."""
+
+    values: Tensor
 
 
 class Ragged(NamedTuple):
@@ -110,6 +136,20 @@ class Cell(nn.Module):
         self.bias_hh = nn.Parameter(torch.empty(gates))
 
 
+class Weights(NamedTuple):
+    """The weights of one layer for one pass, over whose steps their gradients are gathered; D directions.
+
+    `known` (D, G·H, E) meets the input that is known in advance and `fed` (D, G·H, X) what is fed beside it; `bias`
+    (D, 1, G·H) is outside of the recurrence; `recurrent` (D, G·H, H) and `inner_bias` (D, G·H) are inside.
+    """
+
+    known: Reused
+    fed: Reused
+    bias: Tensor
+    recurrent: Reused
+    inner_bias: Tensor | None
+
+
 class Layer(nn.Module):
     """One layer: all its directions run side by side in one recurrence.
 
@@ -135,14 +175,71 @@ class Layer(nn.Module):
             self.bwd = Cell(settings, input_size + fed_size)
             self.directions.append(self.bwd)
 
-    def stacked(self, name: str) -> Tensor:
+    def weights(self) -> Weights:
+        """The weights for one pass."""
+        known, fed = self._stacked("weight_ih").tensor_split([self.input_size], dim=2)
+        return Weights(
+            known=Reused(known),
+            fed=Reused(fed),
+            bias=self._outer_bias().unsqueeze(1),
+            recurrent=Reused(self._stacked("weight_hh")),
+            inner_bias=self._stacked("bias_hh") if self.has_inner_bias else None,
+        )
+
+    def _stacked(self, name: str) -> Tensor:
         """One weight of all directions, (D, ...)."""
         if len(self.directions) == 1:
             weight: Tensor = getattr(self.fwd, name)
             return weight.unsqueeze(0)
         return torch.stack([getattr(direction, name) for direction in self.directions])
 
-    def run(self, gates: Tensor, start: CellState | None, ragged: Ragged | None) -> tuple[Tensor, CellState]:
+    def _outer_bias(self) -> Tensor:
+        """Biases outside of the recurrence, (D, G·H).
+
+        They are added before they are stacked: a sum of stacked views would hand both parameters one gradient in the
+        same memory, and whatever changes it in place would do so twice.
+        """
+        if self.has_inner_bias:
+            return self._stacked("bias_ih")
+        return torch.stack([cell.bias_ih + cell.bias_hh for cell in self.directions])
+
+    def read(
+        self, inputs: Tensor | Tokens | Gates, start: CellState | None, ragged: Ragged | None, weights: Weights
+    ) -> tuple[Tensor, CellState]:
+        """Run the layer over inputs (B, T, E), or over the gates that they made; the rest as in `run`."""
+        if isinstance(inputs, Gates):
+            return self.run(inputs.values, start, ragged, weights)
+        if ragged is None and self._has_kernel(inputs):
+            return self._fused(inputs.embedded() if isinstance(inputs, Tokens) else inputs, start)
+        return self.run(self.gates(inputs, ragged, weights), start, ragged, weights)
+
+    def _has_kernel(self, inputs: Tensor | Tokens) -> bool:
+        """Whether oneDNN has one for this cell and it pays: it packs the weights at each call."""
+        if isinstance(inputs, Tokens):
+            num_steps, sample = inputs.ids.shape[1], inputs.table
+        else:
+            num_steps, sample = inputs.shape[1], inputs
+        is_plain = sample.device.type == "cpu" and sample.dtype == self.fwd.weight_hh.dtype == torch.float32
+        return (
+            self.settings.cell == "lstm"
+            and self.settings.forget_gate
+            and len(self.directions) == 1
+            and self.fwd.weight_ih.shape[1] == self.input_size
+            and num_steps >= _MIN_STEPS
+            and is_plain
+            and torch.backends.mkldnn.is_available()
+            and not torch.is_autocast_enabled("cpu")
+        )
+
+    def _fused(self, x: Tensor, start: CellState | None) -> tuple[Tensor, LSTMState]:
+        zero = x.new_zeros(len(x), self.settings.hidden_size)
+        cell, (h, c) = self.fwd, cast("LSTMState", start or LSTMState(zero, zero))
+        output, h, c = lstm_fused(x, cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh, h, c)
+        return output, LSTMState(h, c)
+
+    def run(
+        self, gates: Tensor, start: CellState | None, ragged: Ragged | None, weights: Weights
+    ) -> tuple[Tensor, CellState]:
         """Run the recurrence.
 
         Parameters
@@ -153,6 +250,7 @@ class Layer(nn.Module):
             (B, D·H) each; zero if None.
         ragged : Ragged or None
             Needed for right-padded rows and for a backward direction.
+        weights : Weights
 
         Returns
         -------
@@ -169,61 +267,51 @@ class Layer(nn.Module):
             if start is None
             else [part.view(B, D, H).transpose(0, 1) for part in start]
         )
-        states = self._scan(gates, *first)
+        states = self._scan(gates, weights, *first)
         output = _in_order(states[0], None if D == 1 else ragged)
         return output, kind(*(_last(part, begin, ragged) for part, begin in zip(states, first, strict=True)))
 
-    def _scan(self, gates: Tensor, *start: Tensor) -> tuple[Tensor, ...]:
+    def _scan(self, gates: Tensor, weights: Weights, *start: Tensor) -> tuple[Tensor, ...]:
         """Step in the precision of the weights, also under autocast: errors of a recurrence add up."""
-        weight = self.stacked("weight_hh")
+        precision = weights.recurrent.weight.dtype
         with torch.autocast(gates.device.type, enabled=False):
-            return self._step_through(gates.to(weight.dtype), weight, *(part.to(weight.dtype) for part in start))
+            return self._step_through(gates.to(precision), weights, *(part.to(precision) for part in start))
 
-    def _step_through(self, gates: Tensor, weight: Tensor, h: Tensor, *c: Tensor) -> tuple[Tensor, ...]:
+    def _step_through(self, gates: Tensor, weights: Weights, h: Tensor, *c: Tensor) -> tuple[Tensor, ...]:
+        weight = weights.recurrent
         if self.settings.cell == "lstm":
             scan = lstm_scan if self.settings.forget_gate else lstm_ungated_scan
             return scan(gates, weight, h, *c)
         if self.settings.cell == "rnn":
             return (rnn_scan(gates, weight, h, is_relu=self.settings.nonlinearity == "relu"),)
-        if self.has_inner_bias:
-            return (gru_scan(gates, weight, self.stacked("bias_hh"), h),)
+        if weights.inner_bias is not None:
+            return (gru_scan(gates, weight, weights.inner_bias, h),)
         return (gru_reset_before_scan(gates, weight, h),)
 
-    def gates(self, inputs: Tensor | Tokens, ragged: Ragged | None) -> Tensor:
+    def gates(self, inputs: Tensor | Tokens, ragged: Ragged | None, weights: Weights) -> Tensor:
         """Input part of all gates of all steps, (D, T, B, G·H): one product, or a gather from a table of products."""
-        weight = self.stacked("weight_ih")[..., : self.input_size].transpose(1, 2)  # (D, E, G·H)
-        bias = self._outer_bias().unsqueeze(1)
         if isinstance(inputs, Tokens):
             if len(inputs.table) <= inputs.ids.numel():
-                return _looked_up(inputs, weight, bias, ragged)
+                return _looked_up(inputs, ragged, weights)
             inputs = inputs.embedded()
-        x = _by_direction(inputs, len(bias), ragged)  # (D, T, B, E)
-        return torch.baddbmm(bias, x.flatten(1, 2), weight).view(*x.shape[:3], -1)
+        x = _by_direction(inputs, len(weights.bias), ragged)  # (D, T, B, E)
+        return weights.known.product(x.flatten(1, 2), weights.bias).view(*x.shape[:3], -1)
 
-    def _outer_bias(self) -> Tensor:
-        """Biases outside of the recurrence, (D, G·H).
-
-        They are added before they are stacked: a sum of stacked views would hand both parameters one gradient in the
-        same memory, and whatever changes it in place would do so twice.
-        """
-        if self.has_inner_bias:
-            return self.stacked("bias_ih")
-        return torch.stack([cell.bias_ih + cell.bias_hh for cell in self.directions])
-
-    def fed(self, vectors: Tensor) -> Tensor:
+    def fed(self, vectors: Tensor, weights: Weights) -> Tensor:
         """What vectors (B, X) that are fed beside the input add to the gates of a step, (D, 1, B, G·H)."""
-        weight = self.stacked("weight_ih")[..., self.input_size :].transpose(1, 2)
-        return (vectors @ weight).unsqueeze(1)
+        return weights.fed.product(vectors.expand(len(weights.bias), -1, -1)).unsqueeze(1)
 
 
-def _looked_up(inputs: Tokens, weight: Tensor, bias: Tensor, ragged: Ragged | None) -> Tensor:
+def _looked_up(inputs: Tokens, ragged: Ragged | None, weights: Weights) -> Tensor:
     """Gates where there are fewer symbols than tokens: multiply the embedding table once, not every token."""
-    D = len(bias)
-    V, E = inputs.table.shape
+    D = len(weights.bias)
+    V = len(inputs.table)
     ids = _by_direction(inputs.ids, D, ragged)  # (D, T, B)
-    table = torch.baddbmm(bias, inputs.table.expand(D, V, E), weight).flatten(0, 1)
+    table = weights.known.product(inputs.table.expand(D, -1, -1), weights.bias).flatten(0, 1)
     gates = functional.embedding(ids + torch.arange(D, device=ids.device).view(D, 1, 1) * V, table)
-    return gates if inputs.offset is None else gates + (inputs.offset @ weight).unsqueeze(1)
+    if inputs.offset is None:
+        return gates
+    return gates + weights.known.product(inputs.offset.expand(D, -1, -1)).unsqueeze(1)
 
 
 class _Permuted(torch.autograd.Function):
@@ -295,20 +383,31 @@ class RecurrentLayers(nn.ModuleList):
         self.dropout = settings.dropout
         self.drop = drop
 
-    @property
-    def first(self) -> Layer:
-        """The lowest layer, whose gates the inputs make."""
-        return cast("Layer", self[0])
+    def weights(self) -> tuple[Weights, ...]:
+        """Those of every layer for one pass."""
+        return tuple(layer.weights() for layer in cast("Iterator[Layer]", iter(self)))
+
+    def gates(self, inputs: Tensor | Tokens, ragged: Ragged | None, weights: tuple[Weights, ...]) -> Tensor:
+        """Those of the lowest layer, which the inputs make; see `Layer.gates`."""
+        return cast("Layer", self[0]).gates(inputs, ragged, weights[0])
+
+    def fed(self, vectors: Tensor, weights: tuple[Weights, ...]) -> Tensor:
+        """What vectors that are fed beside the inputs add to them; see `Layer.fed`."""
+        return cast("Layer", self[0]).fed(vectors, weights[0])
 
     def forward(
-        self, gates: Tensor, start: tuple[CellState, ...] | None, ragged: Ragged | None
+        self,
+        inputs: Tensor | Tokens | Gates,
+        start: tuple[CellState, ...] | None,
+        ragged: Ragged | None,
+        weights: tuple[Weights, ...],
     ) -> tuple[Tensor, tuple[CellState, ...]]:
-        """Run all layers from the gates of the first; arguments and results as in `Layer`, states one a layer."""
-        last = []
-        x = gates
-        for number, layer in enumerate(cast("Iterator[Layer]", iter(self))):
-            if number:
-                x = layer.gates(self.drop(x, self.dropout, self.training), ragged)
-            x, state = layer.run(x, None if start is None else start[number], ragged)
+        """Run all layers; arguments and results as in `Layer`, states one a layer."""
+        starts = start or (None,) * len(self)
+        lowest, *above = cast("Iterator[Layer]", iter(self))
+        output, state = lowest.read(inputs, starts[0], ragged, weights[0])
+        last = [state]
+        for layer, begin, own in zip(above, starts[1:], weights[1:], strict=True):
+            output, state = layer.read(self.drop(output, self.dropout, self.training), begin, ragged, own)
             last.append(state)
-        return x, tuple(last)
+        return output, tuple(last)

@@ -12,7 +12,8 @@ from unrolled.models.attention import SCORES, masked_softmax
 from unrolled.models.contract import DecoderOutput, Encoded, detached, folded, selected
 from unrolled.models.dropout import dropout
 from unrolled.models.output import Output
-from unrolled.models.recurrent import STATES, CellState, LSTMState, Ragged, RecurrentLayers, Tokens
+from unrolled.models.recurrent import STATES, CellState, Gates, LSTMState, Ragged, RecurrentLayers, Tokens
+from unrolled.models.reused import Reused
 from unrolled.parameters import Sizes, input_size, starts_directly
 
 __all__ = ["RecurrentDecoder", "RecurrentMemory", "RecurrentState"]
@@ -165,68 +166,83 @@ class RecurrentDecoder(nn.Module):
         inputs = Tokens(tokens, dropout(self.embedding.weight, self.settings.dropout, self.training))
         is_sequential = self.settings.wiring != "luong"
         run = self._step_by_step if is_sequential else self._all_at_once
-        features, attention, state = run(inputs, memory, state, mask)
+        features, attention, state = run(inputs, _Pass(self, memory), state, mask)
         features = dropout(features, self.settings.dropout, self.training)
         logits = self.output(features, self.embedding.weight, classes)
         return DecoderOutput(logits, state, attention if need_attention else None)
 
     def _all_at_once(
-        self, inputs: Tokens, memory: RecurrentMemory, state: RecurrentState, mask: Tensor | None
+        self, inputs: Tokens, one: _Pass, state: RecurrentState, mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None, RecurrentState]:
-        gates = self.layers.first.gates(inputs, None)
-        if memory.vector is not None:
-            beams = len(inputs.ids) // len(memory.mask)
-            gates = gates + self.layers.first.fed(memory.vector.repeat_interleave(beams, dim=0))
+        read: Tokens | Gates = inputs
+        if one.memory.vector is not None:
+            beams = len(inputs.ids) // len(one.memory.mask)
+            fed = self.layers.fed(one.memory.vector.repeat_interleave(beams, dim=0), one.weights)
+            read = Gates(self.layers.gates(inputs, None, one.weights) + fed)
         ragged = None if mask is None else Ragged.from_mask(mask)
-        hidden, layers = self.layers(gates, state.layers, ragged)
-        if memory.keys is None:
+        hidden, layers = self.layers(read, state.layers, ragged, one.weights)
+        if one.memory.keys is None:
             return hidden, None, RecurrentState(layers, None)
-        context, weights = self._attend(hidden, memory)
-        return self._combined(context, hidden), weights, RecurrentState(layers, None)
+        context, weights = one.attend(hidden)
+        return one.combined(context, hidden), weights, RecurrentState(layers, None)
 
     def _step_by_step(
-        self, inputs: Tokens, memory: RecurrentMemory, state: RecurrentState, mask: Tensor | None
+        self, inputs: Tokens, one: _Pass, state: RecurrentState, mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None, RecurrentState]:
         step = self._bahdanau_step if self.settings.wiring == "bahdanau" else self._input_feeding_step
-        all_gates = self.layers.first.gates(inputs, None)
+        all_gates = self.layers.gates(inputs, None, one.weights)
         features, attention = [], []
         for t, gates in enumerate(all_gates.split(1, dim=1)):
-            feature, weights, after = step(gates, memory, state)
+            feature, weights, after = step(gates, one, state)
             state = after if mask is None else _chosen(mask[:, t : t + 1], after, state)
             features.append(feature)
             attention.append(weights)
         joined = torch.cat(features, dim=1)
         if self.settings.wiring == "bahdanau":
-            joined = self._combined(joined, inputs.embedded())
+            joined = one.combined(joined, inputs.embedded())
         return joined, torch.cat(attention, dim=1), state
 
     def _input_feeding_step(
-        self, gates: Tensor, memory: RecurrentMemory, state: RecurrentState
+        self, gates: Tensor, one: _Pass, state: RecurrentState
     ) -> tuple[Tensor, Tensor, RecurrentState]:
         """Cell of [embedding; s̃ before], attention, s̃ (R, 1, H)."""
         assert state.attended is not None
-        hidden, layers = self.layers(gates + self.layers.first.fed(state.attended), state.layers, None)
-        context, weights = self._attend(hidden, memory)
-        attended = self._combined(context, hidden)
+        gates = gates + self.layers.fed(state.attended, one.weights)
+        hidden, layers = self.layers(Gates(gates), state.layers, None, one.weights)
+        context, weights = one.attend(hidden)
+        attended = one.combined(context, hidden)
         return attended, weights, RecurrentState(layers, attended.squeeze(1))
 
-    def _bahdanau_step(
-        self, gates: Tensor, memory: RecurrentMemory, state: RecurrentState
-    ) -> tuple[Tensor, Tensor, RecurrentState]:
+    def _bahdanau_step(self, gates: Tensor, one: _Pass, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
         """Attention of the state before, cell of [embedding; context], [s; context] (R, 1, H + M) for the readout."""
-        context, weights = self._attend(state.layers[-1].h.unsqueeze(1), memory)
-        hidden, layers = self.layers(gates + self.layers.first.fed(context.squeeze(1)), state.layers, None)
+        context, weights = one.attend(state.layers[-1].h.unsqueeze(1))
+        gates = gates + self.layers.fed(context.squeeze(1), one.weights)
+        hidden, layers = self.layers(Gates(gates), state.layers, None, one.weights)
         return torch.cat([hidden, context], dim=-1), weights, RecurrentState(layers, None)
 
-    def _attend(self, query: Tensor, memory: RecurrentMemory) -> tuple[Tensor, Tensor]:
+
+class _Pass:
+    """What all steps of one call multiply by, so that its gradient is gathered over them."""
+
+    def __init__(self, decoder: RecurrentDecoder, memory: RecurrentMemory) -> None:
+        self.memory = memory
+        self.weights = decoder.layers.weights()
+        if memory.keys is not None:
+            self._scores = decoder.attention.scores(memory.keys)
+            self._values = Reused(memory.output.transpose(1, 2))
+            self._combine, self._bias = Reused(decoder.combine.weight), decoder.combine.bias
+
+    def attend(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Contexts (R, n, M) and weights (R, n, S) of queries (R, n, H)."""
         R, n = query.shape[:2]
-        scores = self.attention(folded(query, len(memory.mask)), memory.keys)  # (B, k·n, S)
-        weights = masked_softmax(scores, memory.mask.unsqueeze(1))
-        return torch.bmm(weights, memory.output).view(R, n, -1), weights.view(R, n, -1)
+        scores = self._scores(folded(query, len(self.memory.mask)))  # (B, k·n, S)
+        weights = masked_softmax(scores, self.memory.mask.unsqueeze(1))
+        return self._values.product(weights).view(R, n, -1), weights.view(R, n, -1)
 
-    def _combined(self, *parts: Tensor) -> Tensor:
-        return torch.tanh(self.combine(torch.cat(parts, dim=-1)))
+    def combined(self, *parts: Tensor) -> Tensor:
+        """``tanh(W_c [parts] + b)``, (R, n, H)."""
+        joined = torch.cat(parts, dim=-1)
+        return torch.tanh(self._combine.product(joined.flatten(0, 1), self._bias)).view(*joined.shape[:2], -1)
 
 
 def _masked_mean(output: Tensor, mask: Tensor) -> Tensor:

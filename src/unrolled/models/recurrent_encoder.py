@@ -26,7 +26,7 @@ class RecurrentEncoder(SymbolEncoder):
         ragged = Ragged.from_mask(mask)
         if self.is_reversed:
             inputs = inputs._replace(ids=inputs.ids.gather(1, ragged.mirror))
-        output, last = self.layers(self.layers.first.gates(inputs, ragged), None, ragged)
+        output, last = self.layers(inputs, None, ragged, self.layers.weights())
         if self.is_reversed:
             output = output.gather(1, ragged.mirror.unsqueeze(-1).expand_as(output))
         return output, tuple(tuple(state) for state in last)

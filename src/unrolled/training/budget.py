@@ -1,4 +1,4 @@
-"""Minutes to steps: measured once, early, so that the schedule ends exactly when the time does."""
+"""Minutes to steps: measured early, and looked at again, so that the schedule ends exactly when the time does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _WARM_UP_STEPS = 5  # the first steps allocate memory and choose kernels
 _MIN_STEPS = 20
 _SHARE = 0.04  # of the budget that is measured
 _MAX_SHARE = 0.25  # even if fewer than the least steps were taken
+_LOOKS = (0.0, 0.2, 0.4, 0.6)  # shares of the budget after which it is planned: other work begins and ends
 _OVERRUN = 1.15
 
 
@@ -33,6 +34,10 @@ class Budget:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.restart()
+
+    def restart(self) -> None:
+        """Measure anew from the next step on."""
         self._num_steps = 0
         self._start: float | None = None
         self._num_tokens = 0
@@ -73,6 +78,10 @@ class Budget:
         left = self.seconds - seconds - pace.seconds_per_evaluation
         per_step = pace.seconds_per_token * tokens_per_step + pace.seconds_per_evaluation / steps_per_evaluation
         return max(1, int(left / per_step))
+
+    def is_plan_due(self, num_plans: int, seconds: float) -> bool:
+        """Whether after so many plans and seconds it is time for another."""
+        return num_plans < len(_LOOKS) and seconds >= _LOOKS[num_plans] * self.seconds
 
     def is_exceeded(self, seconds: float) -> bool:
         """Whether the run is so late that it ends before its last step."""

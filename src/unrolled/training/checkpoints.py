@@ -31,8 +31,10 @@ class Progress:
     total_steps: int | None = None
     """None while a time budget is still to be measured."""
     steps_per_evaluation: int = 1
-    is_planned: bool = False
-    """Whether a time budget was turned into steps."""
+    num_plans: int = 0
+    """How often a time budget was turned into steps."""
+    seconds_per_evaluation: float = 0.0
+    """As the first plan measured it."""
     num_skipped: int = 0
     skipped_in_a_row: int = 0
     seconds: float = 0.0

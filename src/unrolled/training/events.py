@@ -59,11 +59,11 @@ class TrainingStarted(Event):
 
 @dataclasses.dataclass(frozen=True)
 class Planned(Event):
-    """The time budget was turned into a number of steps, once."""
+    """The time budget was turned into a number of steps; a second time where the machine became slower or faster."""
 
     total_steps: int
     seconds_per_step: float
-    """Measured over the first steps, the share of evaluations left out."""
+    """As measured, evaluations left out."""
     seconds_per_evaluation: float
     """Of one evaluation and save."""
 

@@ -46,6 +46,7 @@ from unrolled.training.stepper import Stepper
 __all__ = ["Trainer"]
 
 _SECONDS_BETWEEN_SAVES = 15.0
+_SAME_PLAN = 0.1  # of the steps, up to which a later plan is the one before
 _EVALUATION_SHARE = 0.05  # of a time budget, at most, where the interval is ours to choose
 
 
@@ -165,7 +166,7 @@ class Trainer:
     def _evaluation_is_due(self) -> bool:
         """While a time budget is still measured, the interval is unknown unless it was set."""
         progress = self._progress
-        is_known = self._settings.evaluate_every is not None or self._budget is None or progress.is_planned
+        is_known = self._settings.evaluate_every is not None or self._budget is None or progress.num_plans > 0
         return (
             is_known and progress.step > progress.evaluated_step and progress.step % progress.steps_per_evaluation == 0
         )
@@ -228,7 +229,7 @@ class Trainer:
             self._reporter.add(launched, batches, self._step_taken(factor, num_labels, num_tokens))
         else:
             self._reporter.skip_without_label(step, batches)
-        if self._budget is not None and not self._progress.is_planned:
+        if self._budget is not None:
             self._plan(self._budget, num_tokens)
 
     def _draw_apart(self, step: int) -> None:
@@ -267,19 +268,29 @@ class Trainer:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _plan(self, budget: Budget, num_tokens: int) -> None:
-        """Turn the time budget into steps as soon as enough of them were measured, an evaluation and a save too."""
-        budget.observe(num_tokens, self._clock.stepping_seconds)
-        if not self._processes.largest(budget.is_measured(self._clock.stepping_seconds))[0]:
+        """Turn the time budget into steps as soon as enough of them were measured, and look at that again later."""
+        progress, clock = self._progress, self._clock
+        budget.observe(num_tokens, clock.stepping_seconds)
+        is_due = budget.is_plan_due(progress.num_plans, clock.seconds) and budget.is_measured(clock.stepping_seconds)
+        if not self._processes.largest(is_due)[0]:
             return
-        per_token, start = budget.seconds_per_token(self._clock.stepping_seconds), self._clock.seconds
-        self._evaluate()
-        self._save()
-        if self._processes.largest(bool(self._interrupt))[0]:
-            return
-        pace = Pace(*self._processes.of_main(per_token, self._clock.seconds - start))
+        per_token = budget.seconds_per_token(clock.stepping_seconds)
+        if progress.num_plans == 0:
+            start = clock.seconds
+            self._evaluate()
+            self._save()
+            if self._processes.largest(bool(self._interrupt))[0]:
+                return
+            progress.seconds_per_evaluation = clock.seconds - start
+        self._adopt(budget, Pace(*self._processes.of_main(per_token, progress.seconds_per_evaluation)))
+        progress.num_plans += 1
+        budget.restart()
+
+    def _adopt(self, budget: Budget, pace: Pace) -> None:
+        """Set the number of steps that fit; a later plan that hardly differs changes nothing."""
         per_step = pace.seconds_per_token * self._steps.tokens_per_step
-        progress = self._progress
-        if self._settings.evaluate_every is None:
+        progress, before, limit = self._progress, self._progress.total_steps, self._limit()
+        if self._settings.evaluate_every is None and progress.num_plans == 0:
             share = pace.seconds_per_evaluation / (_EVALUATION_SHARE * per_step * self._steps.steps_per_epoch)
             progress.steps_per_evaluation = max(1, math.ceil(share)) * self._steps.steps_per_epoch
         fitting = progress.step + budget.steps_that_fit(
@@ -288,9 +299,11 @@ class Trainer:
             tokens_per_step=self._steps.tokens_per_step,
             steps_per_evaluation=progress.steps_per_evaluation,
         )
-        progress.total_steps = min(fitting, progress.total_steps or fitting)
-        progress.is_planned = True
-        self._emit(Planned(progress.step, progress.total_steps, per_step, pace.seconds_per_evaluation))
+        total = fitting if limit is None else min(fitting, limit)
+        if progress.num_plans > 0 and before is not None and abs(total - before) <= _SAME_PLAN * before:
+            return
+        progress.total_steps = total
+        self._emit(Planned(progress.step, total, per_step, pace.seconds_per_evaluation))
 
     # --- evaluations and saves ---------------------------------------------------------------------------------------
 

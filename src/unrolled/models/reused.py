@@ -1,0 +1,102 @@
+"""A matrix that every step of a loop multiplies by: its gradient is one product after the loop.
+
+Autograd alone makes a gradient of the whole matrix at each step and adds it to that of the others. For few rows this
+moves more bytes than the product itself; gathered, T small products are one large one, and nothing is added.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["Reused", "Steps"]
+
+
+class Reused:
+    """``y_t = x_t Wᵀ + b`` for a weight W that stays the same over the steps t of one forward pass.
+
+    Parameters
+    ----------
+    weight : Tensor (O, I), or (B, O, I) with one matrix for each row of a batch
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.steps = Steps() if weight.requires_grad and torch.is_grad_enabled() else None
+        self.weight: Tensor = weight if self.steps is None else _Gathered.apply(weight, self.steps)  # type: ignore[no-untyped-call]
+
+    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(R, I) → (R, O), or (B, n, I) → (B, n, O); a bias is (O,), or (B, 1, O)."""
+        if self.steps is None or torch.is_autocast_enabled(x.device.type):
+            return _affine(x, self.weight, bias)
+        y: Tensor = _Product.apply(x, self.weight, bias, self.steps)  # type: ignore[no-untyped-call]
+        return y
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    transposed = weight.transpose(-1, -2)
+    if bias is None:
+        return x @ transposed
+    return torch.addmm(bias, x, transposed) if x.dim() == 2 else torch.baddbmm(bias, x, transposed)
+
+
+class Steps:
+    """What the steps contribute to the gradient of a weight: the two factors of each."""
+
+    def __init__(self) -> None:
+        self._factors: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, x: Tensor, d_y: Tensor) -> None:
+        """Of a product with x (..., R, I), and the gradient (..., R, O) of its result."""
+        self._factors.append((x.detach(), d_y))
+
+    def gradient(self) -> Tensor | None:
+        """``Σ_t d_y_tᵀ x_t``, (..., O, I); the factors are forgotten."""
+        if not self._factors:
+            return None
+        x, d_y = (
+            parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2) for parts in zip(*self._factors, strict=True)
+        )
+        self._factors.clear()
+        return d_y.transpose(-1, -2) @ x
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+
+
+class _Gathered(torch.autograd.Function):
+    """The identity; its backward pass, which comes after those of all products, adds their gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, steps: Steps) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.steps = steps
+        return weight.view_as(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, elsewhere: Tensor | None) -> tuple[Tensor | None, None]:
+        gathered = ctx.steps.gradient()
+        if gathered is None or elsewhere is None:
+            return (elsewhere if gathered is None else gathered), None
+        return gathered + elsewhere, None
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, steps: Steps) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.steps = steps
+        return _affine(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        ctx.steps.add(x, d_y)
+        d_x = d_y @ weight if ctx.needs_input_grad[0] else None
+        d_bias = d_y.sum(dim=-2, keepdim=d_y.dim() == 3) if ctx.needs_input_grad[2] else None
+        return d_x, None, d_bias, None

@@ -1,0 +1,64 @@
+"""Models with packed weights answer as the plain ones do."""
+
+import pytest
+import torch
+from conftest_models import COMBINATIONS, LANGUAGE_MODELS, SIZES, build
+from torch import nn
+
+from unrolled.models.engine import TorchEngine
+from unrolled.models.packed import packed
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+each_model = pytest.mark.parametrize("pair", COMBINATIONS + LANGUAGE_MODELS, ids="-".join)
+
+
+@torch.inference_mode()
+def outputs(model, rows):
+    """Logits of four tokens at once, and of one more."""
+    generator = torch.Generator().manual_seed(rows)
+    source, target = (torch.randint(4, 12, (rows, 5), generator=generator) for _ in range(2))
+    has_source = hasattr(model, "encoder")
+    memory = model.encode(source, torch.ones_like(source, dtype=torch.bool)) if has_source else None
+    first = model.decode(target[:, :4], memory, model.initial_state(memory, rows))
+    return first.logits, model.decode(target[:, 4:], memory, first.state).logits
+
+
+@each_model
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_packed_model_answers_as_before(pair, rows):
+    model = build(*pair).float()
+    twin = packed(model)
+    assert not any(isinstance(module, nn.Linear) for module in twin.modules())
+    for plain, fast in zip(outputs(model, rows), outputs(twin, rows), strict=True):
+        assert fast.shape[-1] == SIZES.target
+        torch.testing.assert_close(fast, plain, **CLOSE)
+
+
+def test_a_packed_model_answers_in_half_precision():
+    model = build("rotary", "rotary").to(torch.bfloat16)
+    for plain, fast in zip(outputs(model, 3), outputs(packed(model), 3), strict=True):
+        assert fast.dtype == torch.bfloat16
+        torch.testing.assert_close(fast, plain, rtol=0.1, atol=0.1)
+
+
+def test_the_weights_are_really_packed():
+    """Results of some rows come from the packed copy, and that of one row from the weight, which is shared."""
+    layer = nn.Sequential(nn.Linear(6, 5))
+    x = torch.randn(3, 6)
+    expected, twin = layer(x), packed(layer)
+    with torch.inference_mode():
+        layer[0].weight.zero_()
+        torch.testing.assert_close(twin(x), expected, **CLOSE)
+        torch.testing.assert_close(twin(x[:1]), layer[0].bias.unsqueeze(0))
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_an_engine_packs_final_weights_and_leaves_the_model_alone(is_final):
+    model = build("rotary", "rotary").float()
+    engine = TorchEngine(model, vocabulary_size=SIZES.target, is_final=is_final)
+    assert engine.model is model
+    assert any(isinstance(module, nn.Linear) for module in model.modules())
+    answering = engine._answering
+    assert any(isinstance(module, nn.Linear) for module in answering.modules()) != is_final
+    theirs, ours = dict(answering.named_parameters()), dict(model.named_parameters())
+    assert theirs["decoder.embedding.weight"] is ours["decoder.embedding.weight"]
