@@ -30,7 +30,7 @@ def engine(kind: str, model: config.Seq2Seq):
     from unrolled import models
     from unrolled.models.engine import TorchEngine
 
-    return TorchEngine(models.build(model, sizes, weights), vocabulary_size=SYMBOLS)
+    return TorchEngine(models.build(model, sizes, weights), vocabulary_size=SYMBOLS, is_final=True)
 
 
 def main() -> None:

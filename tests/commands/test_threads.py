@@ -32,7 +32,7 @@ def test_small_models_take_few_threads(environment, monkeypatch, cores, threads)
     commands.settle_libraries()
     assert chosen_by_us(environment) == {
         "OMP_NUM_THREADS": threads,
-        "GOMP_SPINCOUNT": "3000",
+        "GOMP_SPINCOUNT": "30000",
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
         "PYDANTIC_DISABLE_PLUGINS": "__all__",
     }

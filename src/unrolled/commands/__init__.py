@@ -6,8 +6,8 @@ __all__ = ["keep_memory", "main", "num_cores", "settle_libraries"]
 
 MOST_THREADS = 4
 """More make small models slower."""
-SPINS = 3000
-"""Turns that a thread waits awake for the others, about 10 µs; the usual 300,000 starve them on a busy machine."""
+SPINS = 30_000
+"""Turns that a thread waits awake for the others, about 100 µs; the usual 300,000 starve them on a busy machine."""
 
 KERNELS = 256
 """Matrix products that oneDNN keeps prepared, one a shape; its usual 1,024 hold up to a gigabyte."""
