@@ -139,12 +139,12 @@ class Cell(nn.Module):
 class Weights(NamedTuple):
     """The weights of one layer for one pass, over whose steps their gradients are gathered; D directions.
 
-    `known` (D, G·H, E) meets the input that is known in advance and `fed` (D, G·H, X) what is fed beside it; `bias`
-    (D, 1, G·H) is outside of the recurrence; `recurrent` (D, G·H, H) and `inner_bias` (D, G·H) are inside.
+    `known` (D, G·H, E) meets the input that is known in advance, `fed` (D, G·H, X) what is fed beside it, if anything;
+    `bias` (D, 1, G·H) is outside of the recurrence; `recurrent` (D, G·H, H) and `inner_bias` (D, G·H) are inside.
     """
 
     known: Reused
-    fed: Reused
+    fed: Reused | None
     bias: Tensor
     recurrent: Reused
     inner_bias: Tensor | None
@@ -167,7 +167,7 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.settings = settings
-        self.input_size = input_size
+        self.input_size, self.fed_size = input_size, fed_size
         self.has_inner_bias = settings.cell == "gru" and settings.reset == "after"
         self.fwd = Cell(settings, input_size + fed_size)
         self.directions = [self.fwd]
@@ -177,10 +177,11 @@ class Layer(nn.Module):
 
     def weights(self) -> Weights:
         """The weights for one pass."""
-        known, fed = self._stacked("weight_ih").tensor_split([self.input_size], dim=2)
+        weight = self._stacked("weight_ih")
+        known, fed = weight.tensor_split([self.input_size], dim=2) if self.fed_size else (weight, None)
         return Weights(
             known=Reused(known),
-            fed=Reused(fed),
+            fed=None if fed is None else Reused(fed),
             bias=self._outer_bias().unsqueeze(1),
             recurrent=Reused(self._stacked("weight_hh")),
             inner_bias=self._stacked("bias_hh") if self.has_inner_bias else None,
@@ -224,7 +225,7 @@ class Layer(nn.Module):
             self.settings.cell == "lstm"
             and self.settings.forget_gate
             and len(self.directions) == 1
-            and self.fwd.weight_ih.shape[1] == self.input_size
+            and not self.fed_size
             and num_steps >= _MIN_STEPS
             and is_plain
             and torch.backends.mkldnn.is_available()
@@ -299,6 +300,7 @@ class Layer(nn.Module):
 
     def fed(self, vectors: Tensor, weights: Weights) -> Tensor:
         """What vectors (B, X) that are fed beside the input add to the gates of a step, (D, 1, B, G·H)."""
+        assert weights.fed is not None, "the layer was made for inputs that are known in advance"
         return weights.fed.product(vectors.expand(len(weights.bias), -1, -1)).unsqueeze(1)
 
 
