@@ -1,5 +1,8 @@
 """Models with packed weights answer as the plain ones do."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from conftest_models import COMBINATIONS, LANGUAGE_MODELS, SIZES, build
@@ -52,6 +55,32 @@ def test_the_weights_are_really_packed(size, is_plain):
         torch.testing.assert_close(twin(x), expected, **CLOSE)
         alone = layer[0].bias.unsqueeze(0) if is_plain else expected[:1]
         torch.testing.assert_close(twin(x[:1]), alone, **CLOSE)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_packed_model_can_be_copied(copied):
+    twin = packed(build("rotary", "rotary").float())
+    for a, b in zip(outputs(twin, 3), outputs(copied(twin), 3), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_what_there_are_no_blocks_for_stays_plain(dtype):
+    layer = nn.Sequential(nn.Linear(6, 5)).to(dtype)
+    assert type(packed(layer)[0]) is nn.Linear
+
+
+def test_half_precision_without_support_stays_plain(monkeypatch):
+    monkeypatch.setattr("unrolled.models.packed._has_bfloat16", lambda: False)
+    assert type(packed(nn.Sequential(nn.Linear(6, 5)).bfloat16())[0]) is nn.Linear
+
+
+def test_gradients_flow_through_a_packed_model():
+    layer = nn.Sequential(nn.Linear(6, 5))
+    x = torch.randn(3, 6, requires_grad=True)
+    packed(layer)(x).sum().backward()
+    torch.testing.assert_close(x.grad, layer[0].weight.sum(0).expand_as(x))
+    torch.testing.assert_close(layer[0].weight.grad, x.detach().sum(0).expand(5, -1))
 
 
 @pytest.mark.parametrize("is_final", [False, True])

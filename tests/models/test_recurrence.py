@@ -74,6 +74,20 @@ def test_gradients_by_finite_differences(cell):
 
 
 @pytest.mark.parametrize("cell", TWINS)
+def test_gradients_of_inputs_alone_change_none_of_weights(cell):
+    inputs = arguments(cell, 1, 4)
+    result = TWINS[cell][0](*inputs)
+    loss = (result[0] if isinstance(result, tuple) else result).square().sum()
+    torch.autograd.grad(loss, inputs[0], retain_graph=True)
+    (after,) = torch.autograd.grad(loss, inputs[1], retain_graph=True)
+    (again,) = torch.autograd.grad(loss, inputs[1])
+    plain = TWINS[cell][1](*inputs)
+    (expected,) = torch.autograd.grad((plain[0] if isinstance(plain, tuple) else plain).square().sum(), inputs[1])
+    for found in (after, again):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", TWINS)
 def test_the_incoming_gradient_is_left_alone(cell):
     inputs = arguments(cell, 1, 4)
     result = TWINS[cell][0](*inputs)

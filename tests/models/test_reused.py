@@ -51,6 +51,24 @@ def test_a_second_backward_pass_counts_nothing_twice():
     assert torch.equal(first, second)
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_pass_that_does_not_reach_the_weight_leaves_nothing_behind(breaks):
+    """One for the inputs alone, or one that breaks off; then one for the weight."""
+    weight, x, _, back = case(())
+    reused = Reused(weight)
+    first = x * 1.0
+    if breaks:
+        first.register_hook(lambda gradient: gradient[99])
+    loss = loop(reused.product, first, back, 3)
+    try:
+        torch.autograd.grad(loss, x, retain_graph=True)
+    except IndexError:
+        assert breaks
+    (found,) = torch.autograd.grad(loss, weight)
+    (expected,) = torch.autograd.grad(loop(lambda x: x @ weight.mT, x, back, 3), weight)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_the_weight_gradient_is_one_product():
     """What it is for: one product of all rows, whatever the number of steps."""
     weight, x, _, back = case(())

@@ -115,7 +115,8 @@ def describe(event: Event) -> str:
                 f" epoch; {event.device}, {event.threads} threads, matrix products: {event.matrix_mode}"
             )
         case Planned():
-            return f"the time budget is {event.total_steps:,} steps of {1000 * event.seconds_per_step:.0f} ms"
+            now = "" if event.steps_before is None else f" now, {event.steps_before:,} before"
+            return f"the time budget is {event.total_steps:,} steps of {1000 * event.seconds_per_step:.0f} ms{now}"
         case Evaluated():
             best = ", best so far" if event.is_best else ""
             which = " (averaged weights)" if event.weights == "average" else ""

@@ -227,7 +227,7 @@ class Training(Settings):
     max_epochs: Positive | None = None
     max_steps: Positive | None = None
     minutes: Annotated[float, Field(gt=0.0)] | None = None
-    """Time budget of the training steps; the number of steps that fit is measured once, early, and recorded."""
+    """Time budget of the training steps; the number of steps that fit is measured early, and again on the way."""
     batch_tokens: Positive = 2048
     """Most padded positions of a micro-batch, source and target together."""
     max_batch_size: Positive = 512

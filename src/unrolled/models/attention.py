@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unrolled.models.reused import Reused
+from unrolled.models.reused import Reused, affine
 
 __all__ = ["SCORES", "Additive", "Dot", "General", "ScaledDot", "masked_softmax"]
 
@@ -86,13 +86,8 @@ class Additive(nn.Module):
 
     def scores(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
         """For one pass: queries (B, n, H) of any step to their scores (B, n, S)."""
-        query_weight = Reused(self.query.weight)
-
-        def scores(query: Tensor) -> Tensor:
-            projected = query_weight.product(query.flatten(0, 1)).unflatten(0, query.shape[:2])
-            return torch.tanh(projected.unsqueeze(2) + keys.unsqueeze(1)) @ self.v  # of (B, n, S, H)
-
-        return scores
+        project = affine(self.query)
+        return lambda query: torch.tanh(project(query).unsqueeze(2) + keys.unsqueeze(1)) @ self.v  # of (B, n, S, H)
 
 
 Score = Dot | Additive

@@ -25,46 +25,63 @@ _SMALL = 1 << 18  # weights, up to which the plain product of one row in float32
 
 
 def packed(model: Module) -> Module:
-    """A copy of a model on a CPU whose linear layers are packed; it shares all other weights and cannot be trained.
+    """A copy of a model on a CPU whose linear layers are packed, all weights shared with it.
 
-    The model itself where PyTorch was built without oneDNN.
+    What oneDNN has no blocks for stays as it is: layers in float64, or in bfloat16 where the processor has not.
     """
-    if not torch.backends.mkldnn.is_available():
-        return model
     twin = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
     for parent in list(twin.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear):
+            if isinstance(child, nn.Linear) and _has_blocks(child.weight):
                 setattr(parent, name, _Packed(child.weight, child.bias))
             elif isinstance(child, Output):
-                setattr(parent, name, _PackedOutput(child, parent.get_parameter("embedding.weight")))
+                weight = parent.get_parameter("embedding.weight") if child.is_tied else child.weight
+                if _has_blocks(weight):
+                    setattr(parent, name, _PackedOutput(weight, child.bias))
     return twin
 
 
+def _has_blocks(weight: Tensor) -> bool:
+    if not torch.backends.mkldnn.is_available() or weight.numel() == 0:
+        return False
+    return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and _has_bfloat16())
+
+
+def _has_bfloat16() -> bool:
+    """Whether this processor multiplies in bfloat16."""
+    is_supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return is_supported
+
+
 class _Packed(nn.Module):
-    """``y = W x + b``."""
+    """``y = W x + b``. Where a gradient may be wanted, and for one row of a small layer, the product is plain."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
-        self.blocks = torch.ops.mkldnn._reorder_linear_weight(self.weight, _ROWS)
+        self.weight, self.bias = weight, bias
+        self.blocks = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
         self.is_small = weight.dtype == torch.float32 and weight.numel() <= _SMALL
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., I) → (..., O)."""
-        if self.is_small and x.numel() == x.shape[-1]:
+        is_one = self.is_small and x.numel() == x.shape[-1]
+        if is_one or torch.is_grad_enabled() or x.dtype != self.weight.dtype:
             return functional.linear(x, self.weight, self.bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.blocks, self.bias, "none", [], "")
         return y
+
+    def __reduce__(self) -> tuple[type[_Packed], tuple[Tensor, Tensor | None]]:
+        """Copies and pickles pack anew: blocks are memory of oneDNN."""
+        return _Packed, (self.weight, self.bias)
 
 
 class _PackedOutput(nn.Module):
     """The output layer, whose matrix may be the embedding."""
 
-    def __init__(self, output: Output, embedding: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
-        self.bias = output.bias
-        self.product = _Packed(embedding if output.is_tied else output.weight, output.bias)
+        self.bias = bias
+        self.product = _Packed(weight, bias)
 
     def forward(self, x: Tensor, embedding: Tensor, classes: Tensor | None = None) -> Tensor:
         """As of `Output`, of all classes."""

@@ -13,7 +13,7 @@ from unrolled.models.contract import DecoderOutput, Encoded, detached, folded, s
 from unrolled.models.dropout import dropout
 from unrolled.models.output import Output
 from unrolled.models.recurrent import STATES, CellState, Gates, LSTMState, Ragged, RecurrentLayers, Tokens
-from unrolled.models.reused import Reused
+from unrolled.models.reused import Reused, affine
 from unrolled.parameters import Sizes, input_size, starts_directly
 
 __all__ = ["RecurrentDecoder", "RecurrentMemory", "RecurrentState"]
@@ -230,7 +230,7 @@ class _Pass:
         if memory.keys is not None:
             self._scores = decoder.attention.scores(memory.keys)
             self._values = Reused(memory.output.transpose(1, 2))
-            self._combine, self._bias = Reused(decoder.combine.weight), decoder.combine.bias
+            self._combine = affine(decoder.combine)
 
     def attend(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Contexts (R, n, M) and weights (R, n, S) of queries (R, n, H)."""
@@ -241,8 +241,7 @@ class _Pass:
 
     def combined(self, *parts: Tensor) -> Tensor:
         """``tanh(W_c [parts] + b)``, (R, n, H)."""
-        joined = torch.cat(parts, dim=-1)
-        return torch.tanh(self._combine.product(joined.flatten(0, 1), self._bias)).view(*joined.shape[:2], -1)
+        return torch.tanh(self._combine(torch.cat(parts, dim=-1)))
 
 
 def _masked_mean(output: Tensor, mask: Tensor) -> Tensor:

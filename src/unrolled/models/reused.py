@@ -6,13 +6,14 @@ moves more bytes than the product itself; gathered, T small products are one lar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Reused", "Steps"]
+__all__ = ["Reused", "Steps", "affine"]
 
 
 class Reused:
@@ -27,12 +28,24 @@ class Reused:
         self.steps = Steps() if weight.requires_grad and torch.is_grad_enabled() else None
         self.weight: Tensor = weight if self.steps is None else _Gathered.apply(weight, self.steps)  # type: ignore[no-untyped-call]
 
+    def is_gathered(self) -> bool:
+        """Whether the gradient of `product` is; under autocast, which chooses types a product, it is autograd's."""
+        return self.steps is not None and not torch.is_autocast_enabled(self.weight.device.type)
+
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """(R, I) → (R, O), or (B, n, I) → (B, n, O); a bias is (O,), or (B, 1, O)."""
-        if self.steps is None or torch.is_autocast_enabled(x.device.type):
+        if not self.is_gathered():
             return _affine(x, self.weight, bias)
         y: Tensor = _Product.apply(x, self.weight, bias, self.steps)  # type: ignore[no-untyped-call]
         return y
+
+
+def affine(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """A linear layer for the steps of one pass, (B, n, I) → (B, n, O): itself where nothing is gathered."""
+    reused, bias = Reused(layer.weight), layer.bias
+    if not reused.is_gathered():
+        return layer
+    return lambda x: reused.product(x.flatten(0, 1), bias).view(*x.shape[:2], -1)
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -43,24 +56,32 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class Steps:
-    """What the steps contribute to the gradient of a weight: the two factors of each."""
+    """What the steps contribute to the gradient of a weight in one backward pass: the two factors of each."""
 
     def __init__(self) -> None:
         self._factors: list[tuple[Tensor, Tensor]] = []
+        self._pass = -1
 
     def add(self, x: Tensor, d_y: Tensor) -> None:
         """Of a product with x (..., R, I), and the gradient (..., R, O) of its result."""
+        self._forget_other_passes()
         self._factors.append((x.detach(), d_y))
 
     def gradient(self) -> Tensor | None:
         """``Σ_t d_y_tᵀ x_t``, (..., O, I); the factors are forgotten."""
+        self._forget_other_passes()
         if not self._factors:
             return None
-        x, d_y = (
-            parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2) for parts in zip(*self._factors, strict=True)
-        )
+        x, d_y = (_joined(parts) for parts in zip(*self._factors, strict=True))
         self._factors.clear()
         return d_y.transpose(-1, -2) @ x
+
+    def _forget_other_passes(self) -> None:
+        """A pass that asks for gradients of inputs alone, or that breaks off, never comes to the weight."""
+        now = torch._C._current_graph_task_id()
+        if now != self._pass:
+            self._factors.clear()
+            self._pass = now
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:

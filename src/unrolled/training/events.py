@@ -59,13 +59,15 @@ class TrainingStarted(Event):
 
 @dataclasses.dataclass(frozen=True)
 class Planned(Event):
-    """The time budget was turned into a number of steps; a second time where the machine became slower or faster."""
+    """The time budget was turned into a number of steps; again where the machine became slower or faster."""
 
     total_steps: int
     seconds_per_step: float
     """As measured, evaluations left out."""
     seconds_per_evaluation: float
     """Of one evaluation and save."""
+    steps_before: int | None = None
+    """Of the plan that this one replaces."""
 
 
 @dataclasses.dataclass(frozen=True)

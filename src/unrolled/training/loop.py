@@ -46,7 +46,7 @@ from unrolled.training.stepper import Stepper
 __all__ = ["Trainer"]
 
 _SECONDS_BETWEEN_SAVES = 15.0
-_SAME_PLAN = 0.1  # of the steps, up to which a later plan is the one before
+_SAME_PLAN = 0.1  # of the steps left, up to which a later plan is the one before
 _EVALUATION_SHARE = 0.05  # of a time budget, at most, where the interval is ours to choose
 
 
@@ -229,7 +229,7 @@ class Trainer:
             self._reporter.add(launched, batches, self._step_taken(factor, num_labels, num_tokens))
         else:
             self._reporter.skip_without_label(step, batches)
-        if self._budget is not None:
+        if self._budget is not None and self._progress.step != self._progress.total_steps:
             self._plan(self._budget, num_tokens)
 
     def _draw_apart(self, step: int) -> None:
@@ -300,10 +300,11 @@ class Trainer:
             steps_per_evaluation=progress.steps_per_evaluation,
         )
         total = fitting if limit is None else min(fitting, limit)
-        if progress.num_plans > 0 and before is not None and abs(total - before) <= _SAME_PLAN * before:
+        earlier = before if progress.num_plans > 0 else None
+        if earlier is not None and abs(total - earlier) <= _SAME_PLAN * (earlier - progress.step):
             return
         progress.total_steps = total
-        self._emit(Planned(progress.step, total, per_step, pace.seconds_per_evaluation))
+        self._emit(Planned(progress.step, total, per_step, pace.seconds_per_evaluation, earlier))
 
     # --- evaluations and saves ---------------------------------------------------------------------------------------
 
