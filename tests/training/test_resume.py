@@ -187,6 +187,28 @@ def test_calibrated_choices_are_recorded_and_obeyed(make_pairs, make_config, tmp
     assert again.of(TrainingStarted)[0].total_steps == plan.total_steps
 
 
+def test_a_later_plan_is_resumed_too(make_pairs, make_config, tmp_path, monkeypatch):
+    from unrolled.training import loop
+    from unrolled.training.budget import Budget
+    from unrolled.training.events import Planned
+
+    pairs, path = make_pairs(tmp_path / "pairs.tsv", 60), tmp_path / "run"
+    config = make_config(max_steps=None, minutes=1.5 / 60, schedule=Schedule(warmup_steps=2))
+    monkeypatch.setattr(Budget, "is_exceeded", lambda budget, seconds: False)
+    monkeypatch.setattr(Budget, "is_measured", lambda budget, seconds: budget._num_tokens > 0)
+    monkeypatch.setattr(Budget, "is_plan_due", lambda budget, num_plans, seconds: num_plans < 2)
+    monkeypatch.setattr(loop, "_SAME_PLAN", -1.0)  # a later plan always counts
+    seen = Recorder()
+    stop = signal_at(signal.SIGINT, lambda event: isinstance(event, Planned) and event.steps_before is not None)
+    assert train(pairs, config=config, out=path, listeners=[seen, stop], device="cpu").reason == "interrupted"
+    first, later = seen.of(Planned)
+    assert (first.steps_before, later.steps_before) == (None, first.total_steps)
+    again = Recorder()
+    second = train(resume=path, listeners=[again], device="cpu")
+    assert again.of(Planned) == []
+    assert second.step == later.total_steps
+
+
 def test_another_number_of_threads_is_said(pairs, config, tmp_path, monkeypatch):
     with pytest.raises(CrashError):
         train(pairs, config=config, out=tmp_path / "run", listeners=[crash_at(18)], device="cpu")
