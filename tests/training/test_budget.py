@@ -57,6 +57,10 @@ def test_when_it_is_planned():
     ]
 
 
+def test_after_the_last_plan_it_is_settled():
+    assert [Budget(100.0).is_settled(plans) for plans in range(6)] == [False] * 4 + [True] * 2
+
+
 def test_a_restart_forgets_what_was_measured():
     budget, now = observed(10.0, 30, 0.02)
     budget.restart()

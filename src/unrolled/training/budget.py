@@ -81,7 +81,11 @@ class Budget:
 
     def is_plan_due(self, num_plans: int, seconds: float) -> bool:
         """Whether after so many plans and seconds it is time for another."""
-        return num_plans < len(_LOOKS) and seconds >= _LOOKS[num_plans] * self.seconds
+        return not self.is_settled(num_plans) and seconds >= _LOOKS[num_plans] * self.seconds
+
+    def is_settled(self, num_plans: int) -> bool:
+        """Whether no plan follows so many."""
+        return num_plans >= len(_LOOKS)
 
     def is_exceeded(self, seconds: float) -> bool:
         """Whether the run is so late that it ends before its last step."""

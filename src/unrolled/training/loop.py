@@ -229,7 +229,7 @@ class Trainer:
             self._reporter.add(launched, batches, self._step_taken(factor, num_labels, num_tokens))
         else:
             self._reporter.skip_without_label(step, batches)
-        if self._budget is not None and self._progress.step != self._progress.total_steps:
+        if self._budget is not None:
             self._plan(self._budget, num_tokens)
 
     def _draw_apart(self, step: int) -> None:
@@ -270,6 +270,8 @@ class Trainer:
     def _plan(self, budget: Budget, num_tokens: int) -> None:
         """Turn the time budget into steps as soon as enough of them were measured, and look at that again later."""
         progress, clock = self._progress, self._clock
+        if budget.is_settled(progress.num_plans) or progress.step == progress.total_steps:
+            return
         budget.observe(num_tokens, clock.stepping_seconds)
         is_due = budget.is_plan_due(progress.num_plans, clock.seconds) and budget.is_measured(clock.stepping_seconds)
         if not self._processes.largest(is_due)[0]:
