@@ -76,8 +76,8 @@ def test_the_weight_gradient_is_one_product():
     loss = loop(reused.product, x, back, 7)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         (gradient,) = torch.autograd.grad(loss, weight)
-    shapes = [tuple(event.name for event in profile.events() if event.name == "aten::mm")]
-    assert len(shapes[0]) == 6 + 7 + 1  # through tanh(y back) six times, to x of each step, to the weight once
+    products = [event for event in profile.events() if event.name == "aten::mm"]
+    assert len(products) == 6 + 7 + 1  # through tanh(y back) six times, to x of each step, to the weight once
     assert gradient.shape == weight.shape
 
 
