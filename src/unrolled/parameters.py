@@ -220,8 +220,12 @@ def _cross_attention(name: str, width: int, memory: int) -> Iterator[Parameter]:
     yield from _linear(f"{name}.out", width, width)
 
 
-RECURRENT_STD = 0.1
-"""Of embeddings that recurrent layers read. Tied ones, too: states start small, and so do the first logits."""
+RECURRENT_STD = 0.3
+"""Of embeddings that recurrent layers read: from smaller ones the first states hardly tell positions apart, so that
+attention forms late or never; larger ones are learnt by heart."""
+
+TIED_RECURRENT_STD = 0.1
+"""Of such an embedding that is the output layer too: states start small, and so do the first logits."""
 
 CONVOLVED_STD = 0.5
 """Of embeddings that are convolved: gates keep the variance of small inputs, and tiny ones learn slowly."""
@@ -336,7 +340,7 @@ def _output(inputs: int, symbols: int, *, is_tied: bool) -> Iterator[Parameter]:
 def _recurrent_decoder(settings: config.RecurrentDecoder, encoder: config.Encoder, sizes: Sizes) -> Iterator[Parameter]:
     memory = memory_size(encoder)
     reads_norms = isinstance(encoder, config.TransformerEncoder)  # its vectors are of size 1 from the start
-    std = TIED_STD if settings.tie_embeddings and reads_norms else RECURRENT_STD
+    std = (TIED_STD if reads_norms else TIED_RECURRENT_STD) if settings.tie_embeddings else RECURRENT_STD
     yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(std))
     yield from _recurrent("decoder.layers", settings, input_size(settings, memory), both=False)
     yield from _start(encoder, settings)
@@ -345,7 +349,8 @@ def _recurrent_decoder(settings: config.RecurrentDecoder, encoder: config.Encode
 
 
 def _recurrent_language_decoder(settings: config.RecurrentLanguageDecoder, sizes: Sizes) -> Iterator[Parameter]:
-    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(RECURRENT_STD))
+    std = TIED_RECURRENT_STD if settings.tie_embeddings else RECURRENT_STD
+    yield Parameter("decoder.embedding.weight", (sizes.target, settings.embedding_dim), Normal(std))
     yield from _recurrent("decoder.layers", settings, settings.embedding_dim, both=False)
     yield from _output(settings.hidden_size, sizes.target, is_tied=settings.tie_embeddings)
 

@@ -129,15 +129,20 @@ def test_self_attention_is_that_of_pytorch():
     np.testing.assert_allclose(gradients["qkv.weight"], module.in_proj_weight.grad.numpy(), atol=1e-12)
 
 
-def test_cross_attention_of_two_rows_a_source():
-    layer = CrossAttention(cross_attention(), num_heads=N)
+PLACES = np.tile(np.arange(S), (B, 1))
+
+
+@pytest.mark.parametrize("is_rotary", [False, True])
+def test_cross_attention_of_two_rows_a_source(is_rotary):
+    layer = CrossAttention(cross_attention(), num_heads=N, is_rotary=is_rotary)
+    steps = np.arange(2 * B)[:, None] + np.arange(T)  # each row somewhere else
 
     class Whole:
         parameters = layer.parameters
 
         def forward(self, x, output):
-            memory, prepared = layer.prepare(output)
-            y, cache = layer.forward(x, memory, MASK)
+            memory, prepared = layer.prepare(output, PLACES)
+            y, cache = layer.forward(x, memory, MASK, steps)
             return y, (prepared, cache)
 
         def backward(self, d_y, cache):
@@ -150,12 +155,25 @@ def test_cross_attention_of_two_rows_a_source():
 
 def test_weights_of_cross_attention_give_the_context():
     layer = CrossAttention({**cross_attention(), "out.weight": np.eye(D), "out.bias": np.zeros(D)}, num_heads=N)
-    memory, _ = layer.prepare(normal(RNG, B, S, M))
+    memory, _ = layer.prepare(normal(RNG, B, S, M), PLACES)
     y, cache = layer.forward(normal(RNG, 3 * B, T, D), memory, MASK)
     weights = layer.weights(cache, 3 * B)
     assert weights.shape == (3 * B, N, T, S)
     context = np.einsum("rnts,rnsk->rtnk", weights, np.repeat(memory.values, 3, axis=0))
     np.testing.assert_allclose(context.reshape(y.shape), y, atol=1e-13)
+
+
+def test_rotary_cross_attention_sees_how_far_apart_target_and_source_stand():
+    layer = CrossAttention(cross_attention(), num_heads=N, is_rotary=True)
+    x, output, steps = normal(RNG, B, T, D), normal(RNG, B, S, M), np.tile(np.arange(T), (B, 1))
+
+    def attended(target_shift, source_shift):
+        memory, _ = layer.prepare(output, np.tile(np.arange(S), (B, 1)) + source_shift)
+        return layer.forward(x, memory, MASK, steps + target_shift)[0]
+
+    np.testing.assert_allclose(attended(7, 7), attended(0, 0), atol=1e-12)
+    assert np.abs(attended(1, 0) - attended(0, 0)).max() > 1e-2
+    assert np.abs(attended(0, 1) - attended(0, 0)).max() > 1e-2
 
 
 @pytest.mark.parametrize("norm_place", ["pre", "post"])

@@ -82,12 +82,14 @@ class DecoderOutput(NamedTuple):
 class Encoded(NamedTuple):
     """What an encoder gives to any decoder.
 
-    `output` (B, S, M), `mask` (B, S), and `finals`: of each layer the last real state of all directions side by side,
-    (B, M) tensors in a tuple (h,) or (h, c); empty for encoders without a final state.
+    `output` (B, S, M), `mask` (B, S), `positions` (B, S) of the symbols (0 for features and padding), and `finals`: of
+    each layer the last real state of all directions side by side, (B, M) tensors in a tuple (h,) or (h, c); empty for
+    encoders without a final state.
     """
 
     output: Tensor
     mask: Tensor
+    positions: Tensor
     finals: tuple[tuple[Tensor, ...], ...]
 
 

@@ -44,17 +44,22 @@ class CrossAttention(nn.Module):
         self.kv = nn.Linear(memory_size, 2 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
-    def prepare(self, output: Tensor) -> KeysValues:
-        """Keys and values of every head, once a source."""
-        keys, values = (split_heads(part, self.num_heads) for part in self.kv(output).chunk(2, dim=-1))
-        return KeysValues(keys.contiguous(), values.contiguous())  # else every step would copy them to multiply
+    def prepare(self, output: Tensor, turn: Tensor | None = None) -> KeysValues:
+        """Keys and values of every head, once a source; with rotary positions as its turns say."""
+        keys, values = self.kv(output).unflatten(-1, (2, self.num_heads, -1)).unbind(2)  # (B, S, N, K)
+        if turn is not None:
+            keys = rotated(keys.unsqueeze(2), turn).squeeze(2)
+        # else every step would copy them to multiply
+        return KeysValues(keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous())
 
     def forward(
-        self, x: Tensor, memory: KeysValues, mask: Tensor, *, need_attention: bool
+        self, x: Tensor, memory: KeysValues, mask: Tensor, turn: Tensor | None = None, *, need_attention: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x (R, n, D); rows of a source are folded into its query axis. Weights are (R, N, n, S)."""
-        sources = len(mask)
-        query = split_heads(self.query(folded(x, sources)), self.num_heads)  # (B, N, k·n, K)
+        query = self.query(x)
+        if turn is not None:
+            query = rotated(query.unflatten(-1, (1, self.num_heads, -1)), turn).flatten(2)
+        query = split_heads(folded(query, len(mask)), self.num_heads)  # (B, N, k·n, K)
         allowed = mask[:, None, None, :]
         context = join_heads(dot_product_attention(query, memory.keys, memory.values, allowed))
         attended: Tensor = self.out(context.reshape(*x.shape[:2], -1))
@@ -75,7 +80,7 @@ class LayeredMemory(NamedTuple):
         return selected(self, sources)
 
     @classmethod
-    def of_layers(cls, layers: nn.ModuleList, encoded: Encoded) -> Self:
+    def of_layers(cls, layers: nn.ModuleList, encoded: Encoded, turn: Tensor | None = None) -> Self:
         """Compute once a source what the `cross` of every layer looks at."""
         crosses = (cast("CrossAttention", layer.cross) for layer in layers)
-        return cls(encoded.mask, tuple(cross.prepare(encoded.output) for cross in crosses))
+        return cls(encoded.mask, tuple(cross.prepare(encoded.output, turn) for cross in crosses))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from unrolled.models.device import longest_float
 
-__all__ = ["rotated", "sinusoids", "turns"]
+__all__ = ["rotated", "sinusoids", "symbol_positions", "turns"]
 
 _BASE = 1e4
 
@@ -16,6 +16,12 @@ def _angles(positions: Tensor, width: int) -> Tensor:
     """``pos / 10000^(2i / width)`` for i = 0 … ⌈width / 2⌉ − 1, in float64: (...) → (..., ⌈width / 2⌉)."""
     pairs = torch.arange(0, width, 2, device=positions.device, dtype=longest_float(positions.device))
     return positions.unsqueeze(-1) * _BASE ** (-pairs / width)
+
+
+def symbol_positions(source: Tensor, mask: Tensor, first_feature: int) -> Tensor:
+    """Positions (B, S) of the symbols among sources (B, S); features and padding stand at 0."""
+    steps = torch.arange(source.shape[1], device=source.device)
+    return steps.expand_as(source).masked_fill((source >= first_feature) | ~mask, 0)
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from unrolled.models.contract import Encoded
 from unrolled.models.dropout import dropout
+from unrolled.models.positions import symbol_positions
 from unrolled.models.recurrent import Tokens
 from unrolled.parameters import Sizes
 
@@ -50,7 +51,8 @@ class SymbolEncoder(nn.Module):
             mean = weights.unsqueeze(1).bmm(features).squeeze(1) / weights.sum(1, keepdim=True).clamp(min=1)
             output, finals = self.run(Tokens(source, table, mean), source_mask & ~is_feature)
             output = torch.where(is_feature.unsqueeze(-1), self.features(features), output)
-        return Encoded(dropout(output, self.dropout, self.training), source_mask, finals)
+        positions = symbol_positions(source, source_mask, self.first_feature)
+        return Encoded(dropout(output, self.dropout, self.training), source_mask, positions, finals)
 
     def run(self, inputs: Tokens, mask: Tensor) -> tuple[Tensor, tuple[tuple[Tensor, ...], ...]]:
         """Output (B, S, M) of the layers over the real symbols (B, S), and their final states."""

@@ -16,7 +16,7 @@ from unrolled.models.contract import DecoderOutput, Encoded, detached, real_leng
 from unrolled.models.dropout import dropout
 from unrolled.models.multihead import CrossAttention, LayeredMemory, SelfAttention
 from unrolled.models.output import Output
-from unrolled.models.positions import sinusoids, turns
+from unrolled.models.positions import sinusoids, symbol_positions, turns
 from unrolled.models.sight import Sight, sight
 from unrolled.parameters import Sizes
 
@@ -144,23 +144,19 @@ class TransformerEncoder(Embedding):
 
     def forward(self, source: Tensor, source_mask: Tensor) -> Encoded:
         """Encode ids (B, S)."""
+        positions = symbol_positions(source, source_mask, self.first_feature)
         steps = torch.arange(source.shape[1], device=source.device)
-        positions = steps.expand_as(source)
-        if not hasattr(self, "feature_type"):
-            marks = self.marks(steps)
-        else:
-            is_feature = source >= self.first_feature
-            positions = positions.masked_fill(is_feature | ~source_mask, 0)
-            marks = self.marks(torch.minimum(steps, positions.max()))  # features and padding need no positions
+        marks = self.marks(torch.minimum(steps, positions.max()))  # features and padding need no positions
+        if hasattr(self, "feature_type"):
             symbol_marks = torch.as_tensor(marks, dtype=self.feature_type.dtype, device=source.device)
-            marks = torch.where(is_feature.unsqueeze(-1), self.feature_type, symbol_marks)
+            marks = torch.where((source >= self.first_feature).unsqueeze(-1), self.feature_type, symbol_marks)
         x = dropout(self.embedding(source) + marks, self.settings.dropout, self.training)
         S, window = source.shape[1], self.settings.window
         seen = sight(S, S, source_mask, is_causal=False, window=window, device=source.device)
         turn = self.turns(positions)
         for layer in self.layers:
             x = layer(x, turn, seen)
-        return Encoded(self.normed(x), source_mask, ())
+        return Encoded(self.normed(x), source_mask, positions, ())
 
 
 # --- decoder ---------------------------------------------------------------------------------------------------------
@@ -245,7 +241,7 @@ class DecoderLayer(Block):
         x = self.outward(self.norm1, x, self.attention.out(join_heads(seen.attend(query, *cache))))
         weights = None
         if memory is not None:
-            attended, weights = self.cross(self.inward(self.norm2, x), *memory, need_attention=need_attention)
+            attended, weights = self.cross(self.inward(self.norm2, x), *memory, turn, need_attention=need_attention)
             x = self.outward(self.norm2, x, attended)
         return self.outward(self.norm3, x, self.ff(self.inward(self.norm3, x))), cache, weights
 
@@ -262,7 +258,7 @@ class TransformerDecoder(Embedding):
 
     def prepare(self, encoded: Encoded) -> LayeredMemory:
         """Compute once a source the keys and values of every layer."""
-        return LayeredMemory.of_layers(self.layers, encoded)
+        return LayeredMemory.of_layers(self.layers, encoded, self.turns(encoded.positions))
 
     def initial_state(self, memory: LayeredMemory | None, batch_size: int) -> TransformerState:
         """Nothing seen yet."""

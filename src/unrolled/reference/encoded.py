@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unrolled.reference.layer import BoolArray, FloatArray
+from unrolled.reference.layer import BoolArray, FloatArray, IntArray
 from unrolled.reference.states import mapped
 
 __all__ = ["Encoded"]
@@ -16,12 +16,14 @@ __all__ = ["Encoded"]
 class Encoded(NamedTuple):
     """A batch of encoded sources; its gradient has the same form.
 
-    `output` (B, S, M), `mask` (B, S), and `finals`: of each layer the last real state of all directions side by side,
-    (B, M) arrays; empty for encoders without a final state, for which the mean of the output stands in.
+    `output` (B, S, M), `mask` (B, S), `positions` (B, S) of the symbols (0 for features and padding), and `finals`: of
+    each layer the last real state of all directions side by side, (B, M) arrays; empty for encoders without a final
+    state, for which the mean of the output stands in.
     """
 
     output: FloatArray
     mask: BoolArray
+    positions: IntArray
     finals: tuple[Any, ...]
 
     def summaries(self) -> tuple[Any, ...]:
@@ -33,13 +35,13 @@ class Encoded(NamedTuple):
     def summaries_backward(self, d_summaries: Sequence[Sequence[FloatArray]]) -> Encoded:
         """∂L/∂encoded, from that of `summaries`."""
         if not self.finals:
-            return Encoded(self._shares()[..., None] * d_summaries[0][0][:, None], self.mask, ())
+            return self._replace(output=self._shares()[..., None] * d_summaries[0][0][:, None])
         finals = (type(final)(*d_final) for final, d_final in zip(self.finals, d_summaries, strict=True))
-        return Encoded(np.zeros_like(self.output), self.mask, tuple(finals))
+        return self._replace(output=np.zeros_like(self.output), finals=tuple(finals))
 
     def zero_gradient(self) -> Encoded:
         """∂L/∂encoded before anything is added to it."""
-        return mapped(np.zeros_like, self)._replace(mask=self.mask)
+        return mapped(np.zeros_like, self)._replace(mask=self.mask, positions=self.positions)
 
     def _shares(self) -> FloatArray:
         """Equal weights of the real positions that sum to 1, (B, S)."""

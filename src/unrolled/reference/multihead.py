@@ -22,7 +22,7 @@ from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray,
 from unrolled.reference.layers import Linear
 from unrolled.reference.positions import rotate_backward, rotate_forward
 
-__all__ = ["CrossAttention", "CrossAttentionCache", "KeysValues", "SelfAttention"]
+__all__ = ["CrossAttention", "CrossAttentionCache", "CrossMemoryCache", "KeysValues", "SelfAttention"]
 
 
 class KeysValues(NamedTuple):
@@ -128,10 +128,18 @@ class SelfAttention:
 # --- attention to the memory -----------------------------------------------------------------------------------------
 
 
+class CrossMemoryCache(NamedTuple):
+    """What `CrossAttention.prepare_backward` needs."""
+
+    kv: ops.LinearCache
+    positions: IntArray | None
+
+
 class CrossAttentionCache(NamedTuple):
     """What `CrossAttention.backward` needs."""
 
     query: ops.LinearCache
+    positions: IntArray | None
     attention: TiledCache
     out: ops.LinearCache
 
@@ -144,38 +152,56 @@ class CrossAttention:
     parameters : dict
         Of the linear layers `query` (D, D), `kv` (2D, M), stacked keys and values, and `out` (D, D).
     num_heads : int
+    is_rotary : bool
+        Whether queries and keys are turned by their positions, those of the target and of the source.
     """
 
-    def __init__(self, parameters: Weights, *, num_heads: int) -> None:
+    def __init__(self, parameters: Weights, *, num_heads: int, is_rotary: bool = False) -> None:
         self.parameters = parameters
         self.num_heads = num_heads
+        self.is_rotary = is_rotary
         self.query = Linear(under(parameters, "query"))
         self.kv = Linear(under(parameters, "kv"))
         self.out = Linear(under(parameters, "out"))
 
-    def prepare(self, output: FloatArray) -> tuple[KeysValues, ops.LinearCache]:
-        """Keys and values of the encoder's output (B, S, M), once a source."""
-        joint, cache = self.kv.forward(output)
-        return KeysValues(*_split(joint, 2, self.num_heads)), cache
+    def prepare(self, output: FloatArray, positions: IntArray) -> tuple[KeysValues, CrossMemoryCache]:
+        """Keys and values of the encoder's output (B, S, M) at positions (B, S), once a source."""
+        joint, kv = self.kv.forward(output)  # (1)
+        keys, values = _split(joint, 2, self.num_heads)
+        if not self.is_rotary:
+            return KeysValues(keys, values), CrossMemoryCache(kv, None)
+        keys, turned = rotate_forward(keys, positions)  # (2)
+        return KeysValues(keys, values), CrossMemoryCache(kv, turned)
 
-    def prepare_backward(self, d_memory: KeysValues, cache: ops.LinearCache) -> tuple[FloatArray, Gradients]:
+    def prepare_backward(self, d_memory: KeysValues, cache: CrossMemoryCache) -> tuple[FloatArray, Gradients]:
         """∂L/∂output and gradients of `kv`."""
-        d_output, found = self.kv.backward(_join(list(d_memory)), cache)
+        d_keys, d_values = d_memory
+        if cache.positions is not None:
+            d_keys = rotate_backward(d_keys, cache.positions)  # (2)
+        d_output, found = self.kv.backward(_join([d_keys, d_values]), cache.kv)  # (1)
         return d_output, named("kv", found)
 
-    def forward(self, x: FloatArray, memory: KeysValues, mask: BoolArray) -> tuple[FloatArray, CrossAttentionCache]:
-        """Attend from x (R, n, D) to the real positions (B, S) of the memory."""
+    def forward(
+        self, x: FloatArray, memory: KeysValues, mask: BoolArray, positions: IntArray | None = None
+    ) -> tuple[FloatArray, CrossAttentionCache]:
+        """Attend from x (R, n, D), where rotary at positions (R, n), to the real positions (B, S) of the memory."""
         folded, query_cache = self.query.forward(x.reshape(len(mask), -1, x.shape[-1]))  # (1) (R, n, D) -> (B, k·n, D)
         (query,) = _split(folded, 1, self.num_heads)
-        context, attention = tiled_attention_forward(query, *memory, Visible(keys=mask))  # (2)
-        y, out = self.out.forward(_join([context]).reshape(x.shape))  # (3)
-        return y, CrossAttentionCache(query_cache, attention, out)
+        turned = None
+        if self.is_rotary:
+            assert positions is not None
+            query, turned = rotate_forward(query, positions.reshape(len(mask), -1))  # (2)
+        context, attention = tiled_attention_forward(query, *memory, Visible(keys=mask))  # (3)
+        y, out = self.out.forward(_join([context]).reshape(x.shape))  # (4)
+        return y, CrossAttentionCache(query_cache, turned, attention, out)
 
     def backward(self, d_y: FloatArray, cache: CrossAttentionCache) -> tuple[FloatArray, KeysValues, Gradients]:
         """∂L/∂x, ∂L/∂memory and parameter gradients."""
-        d_context, out = self.out.backward(d_y, cache.out)  # (3)
+        d_context, out = self.out.backward(d_y, cache.out)  # (4)
         (d_heads,) = _split(d_context.reshape(cache.query.x.shape), 1, self.num_heads)
-        d_query, d_keys, d_values = tiled_attention_backward(d_heads, cache.attention)  # (2)
+        d_query, d_keys, d_values = tiled_attention_backward(d_heads, cache.attention)  # (3)
+        if cache.positions is not None:
+            d_query = rotate_backward(d_query, cache.positions)  # (2)
         d_x, query = self.query.backward(_join([d_query]), cache.query)  # (1)
         return d_x.reshape(d_y.shape), KeysValues(d_keys, d_values), {**named("query", query), **named("out", out)}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from unrolled.reference.layer import FloatArray, IntArray
+from unrolled.reference.layer import BoolArray, FloatArray, IntArray
 
-__all__ = ["rotate_backward", "rotate_forward", "sinusoids"]
+__all__ = ["rotate_backward", "rotate_forward", "sinusoids", "symbol_positions"]
 
 _BASE = 1e4
 
@@ -15,6 +15,11 @@ def _angles(positions: IntArray, width: int) -> FloatArray:
     """``pos / 10000^(2i / width)`` for i = 0 … ⌈width / 2⌉ − 1, in float64: (...) → (..., ⌈width / 2⌉)."""
     angles: FloatArray = positions[..., None] * _BASE ** (-np.arange(0, width, 2) / width)
     return angles
+
+
+def symbol_positions(source: IntArray, mask: BoolArray, first_feature: int) -> IntArray:
+    """Positions (B, S) of the symbols among sources (B, S); features and padding stand at 0."""
+    return np.where((source >= first_feature) | ~mask, 0, np.arange(source.shape[1]))
 
 
 def sinusoids(positions: IntArray, width: int) -> FloatArray:

@@ -157,7 +157,7 @@ def _add_vector(d_encoded: Encoded, d_vector: FloatArray, encoded: Encoded) -> E
     d_summaries[-1][0] += d_vector
     d_from_vector = encoded.summaries_backward(d_summaries)
     finals = added(d_encoded.finals, d_from_vector.finals)
-    return Encoded(d_encoded.output + d_from_vector.output, encoded.mask, finals)
+    return encoded._replace(output=d_encoded.output + d_from_vector.output, finals=finals)
 
 
 def _start(settings: config.RecurrentDecoder, encoder: config.Encoder, parameters: Weights) -> Start:

@@ -15,6 +15,7 @@ from unrolled.reference import ops
 from unrolled.reference.encoded import Encoded
 from unrolled.reference.layer import BoolArray, FloatArray, Gradients, IntArray, Weights, named, under
 from unrolled.reference.layers import Embedding, Linear
+from unrolled.reference.positions import symbol_positions
 
 __all__ = ["SymbolEncoder", "SymbolLayers"]
 
@@ -84,7 +85,8 @@ class SymbolEncoder:
             output[is_feature] = at_features  # (6)
         output, dropped = ops.dropout_forward(output, self.dropout, rng)  # (7)
         cache = SymbolEncoderCache(embedding, is_feature, shares, projected, layers, dropped)
-        return Encoded(output, source_mask, finals), cache
+        positions = symbol_positions(source, source_mask, self.first_feature)
+        return Encoded(output, source_mask, positions, finals), cache
 
     def backward(self, d_encoded: Encoded, cache: SymbolEncoderCache) -> Gradients:
         """Parameter gradients; ``d_encoded.finals`` may be empty for zero."""

@@ -127,7 +127,9 @@ class DecoderLayer:
         self.attention = SelfAttention(settings, under(parameters, "attention"))
         if "cross.out.weight" in parameters:
             self.residual2 = Residual(settings, under(parameters, "norm2"))
-            self.cross = CrossAttention(under(parameters, "cross"), num_heads=settings.num_heads)
+            self.cross = CrossAttention(
+                under(parameters, "cross"), num_heads=settings.num_heads, is_rotary=settings.positions == "rotary"
+            )
         self.residual3 = Residual(settings, under(parameters, "norm3"))
         self.ff = FeedForward(settings, under(parameters, "ff"))
 
@@ -148,7 +150,7 @@ class DecoderLayer:
         x, attention = self.residual1.forward(x, lambda y: self.attention.forward(y, positions, visible, past), rng)
         attended = None
         if memory is not None:
-            x, attended = self.residual2.forward(x, lambda y: self.cross.forward(y, *memory), rng)
+            x, attended = self.residual2.forward(x, lambda y: self.cross.forward(y, *memory, positions), rng)
         x, ff = self.residual3.forward(x, lambda y: self.ff.forward(y, rng), rng)
         return x, DecoderLayerCache(attention, attended, ff)
 

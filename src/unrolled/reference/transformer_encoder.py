@@ -12,6 +12,7 @@ from unrolled.reference import ops
 from unrolled.reference.attention import Visible
 from unrolled.reference.encoded import Encoded
 from unrolled.reference.layer import BoolArray, Gradients, IntArray, Weights, named, under
+from unrolled.reference.positions import symbol_positions
 from unrolled.reference.transformer import EncoderLayer, EncoderLayerCache, Ends, EntranceCache
 
 __all__ = ["TransformerEncoder"]
@@ -50,14 +51,14 @@ class TransformerEncoder:
     ) -> tuple[Encoded, TransformerEncoderCache]:
         """Encode ids (B, S)."""
         is_feature = source >= self.first_feature
-        positions = np.where(is_feature | ~source_mask, 0, np.arange(source.shape[1]))  # they need none
+        positions = symbol_positions(source, source_mask, self.first_feature)
         x, entrance = self.ends.enter(source, positions, is_feature if self.has_features else None, rng)  # (1)
         caches, visible = [], Visible(keys=source_mask, window=self.ends.settings.window)
         for layer in self.layers:
             x, cache = layer.forward(x, positions, visible, rng)  # (2)
             caches.append(cache)
         output, norm = self.ends.leave(x)  # (3)
-        return Encoded(output, source_mask, ()), TransformerEncoderCache(entrance, caches, norm)
+        return Encoded(output, source_mask, positions, ()), TransformerEncoderCache(entrance, caches, norm)
 
     def backward(self, d_encoded: Encoded, cache: TransformerEncoderCache) -> Gradients:
         """Parameter gradients."""
