@@ -154,6 +154,7 @@ class Transformer(Settings):
     num_layers: Positive = 4
     num_heads: Positive = 4
     positions: Positions = "sinusoidal"
+    """`rotary` turns queries and keys, those of a decoder's attention to the source included."""
     max_positions: Positive = 1024
     """Rows of the table of `positions="learned"`; longer sequences are refused."""
     window: Positive | None = None
