@@ -49,7 +49,7 @@ class CrossAttention(nn.Module):
         keys, values = self.kv(output).unflatten(-1, (2, self.num_heads, -1)).unbind(2)  # (B, S, N, K)
         if turn is not None:
             keys = rotated(keys.unsqueeze(2), turn).squeeze(2)
-        # else every step would copy them to multiply
+        # contiguous, else every step would copy them to multiply
         return KeysValues(keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous())
 
     def forward(
