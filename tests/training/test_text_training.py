@@ -59,10 +59,10 @@ def tokens(count, seed=0):
 
 def test_chunks_with_a_carried_state_lose_as_much_as_the_whole_stream():
     ids, model = tokens(61), build()
-    streams = Streams(ids, batch_size=3, length=7)
+    streams = Streams(ids, batch_size=3, length=7, seed=0)
     objective = TextObjective(Training(max_steps=1, label_smoothing=0.0), device=CPU, is_carried=True)
     parts = [objective.loss_sum(model, streams.batch(0, place), step=1).item() for place in range(len(streams))]
-    whole = Streams(ids, batch_size=3, length=20).batch(0, 0)
+    whole = Streams(ids, batch_size=3, length=20, seed=0).batch(0, 0)
     assert whole.inputs.shape == (3, 20)
     expected = objective.loss_sum(model, whole, step=1).item()
     assert sum(parts) == pytest.approx(expected, rel=1e-5)
@@ -74,7 +74,7 @@ def test_chunks_with_a_carried_state_lose_as_much_as_the_whole_stream():
 
 
 def test_the_graph_ends_at_the_edge_of_a_chunk():
-    model, streams = build(), Streams(tokens(61), batch_size=3, length=7)
+    model, streams = build(), Streams(tokens(61), batch_size=3, length=7, seed=0)
     objective = TextObjective(Training(max_steps=1), device=CPU, is_carried=True)
     objective.loss_sum(model, streams.batch(0, 0), step=1).backward()
     assert all(not leaf.requires_grad for leaf in leaves(objective._state))
@@ -82,7 +82,7 @@ def test_the_graph_ends_at_the_edge_of_a_chunk():
 
 
 def test_a_step_costs_the_same_however_many_came_before():
-    model, streams = build(), Streams(tokens(400), batch_size=2, length=5)
+    model, streams = build(), Streams(tokens(400), batch_size=2, length=5, seed=0)
     objective = TextObjective(Training(max_steps=1), device=CPU, is_carried=True)
     losses = [objective.loss_sum(model, streams.batch(0, place), step=1 + place) for place in range(len(streams) - 1)]
     sizes = [num_nodes(loss) for loss in losses]
@@ -102,11 +102,28 @@ def num_nodes(loss):
 
 
 def test_the_first_chunk_of_an_epoch_begins_anew():
-    model, streams = build(), Streams(tokens(61), batch_size=3, length=7)
+    model, streams = build(), Streams(tokens(61), batch_size=3, length=7, seed=0)
     objective = TextObjective(Training(max_steps=1), device=CPU, is_carried=True)
     first = objective.loss_sum(model, streams.batch(0, 0), step=1).item()
     objective.loss_sum(model, streams.batch(0, 1), step=2)
     assert objective.loss_sum(model, streams.batch(1, 0), step=3).item() == first
+
+
+def test_a_row_that_forgets_begins_anew_and_the_others_go_on():
+    ids, model = tokens(61), build()
+    objective = TextObjective(Training(max_steps=1, label_smoothing=0.0), device=CPU, is_carried=True)
+    second = np.array([10, 40])
+
+    def loss(rows, *, is_continued, forgets=None):
+        if is_continued:
+            objective.loss_sum(model, text_batch(ids, rows - 10, 10), step=1)
+        batch = text_batch(ids, rows, 10, is_continued=is_continued, forgets=forgets)
+        return objective.loss_sum(model, batch, step=2).item()
+
+    mixed = loss(second, is_continued=True, forgets=np.array([True, False]))
+    apart = loss(second[:1], is_continued=False) + loss(second[1:], is_continued=True)
+    assert mixed == pytest.approx(apart, rel=1e-5)
+    assert mixed != pytest.approx(loss(second, is_continued=True), rel=1e-4)
 
 
 def test_a_document_knows_nothing_of_the_one_before():
@@ -116,7 +133,7 @@ def test_a_document_knows_nothing_of_the_one_before():
 
     def loss(*parts):
         ids = np.array([id_ for part in parts for id_ in part])
-        return objective.loss_sum(model, Streams(ids, batch_size=1, length=99).batch(0, 0), step=1).item()
+        return objective.loss_sum(model, Streams(ids, batch_size=1, length=99, seed=0).batch(0, 0), step=1).item()
 
     assert loss(*documents) == pytest.approx(sum(map(loss, documents)), rel=1e-5)
 

@@ -13,6 +13,7 @@ from unrolled.text.vocabulary import BOS, PAD
 
 __all__ = ["Streams", "TextBatch", "Windows", "text_batch"]
 
+_FORGET_PROBABILITY = 0.01  # that a stream returns to the start of the state before a chunk
 IntArray = NDArray[np.integer[Any]]
 
 
@@ -27,7 +28,8 @@ class TextBatch:
     labels : int64 array (B, T)
         The symbol after each; `PAD` where that is `BOS`, since nothing tells that a document begins.
     reset : bool array (B, T), optional
-        Where a document begins, before whose `BOS` the state returns to its start; none where none does.
+        Symbols before which the state returns to its start: the `BOS` of a document, and what `Streams` draws; none
+        where there is no such symbol.
     rows : int64 array (B,)
         Where each piece begins in the text.
     is_continued : bool
@@ -57,11 +59,23 @@ class TextBatch:
         return replace(self, inputs=self.inputs[mine], labels=self.labels[mine], reset=reset, rows=self.rows[mine])
 
 
-def text_batch(tokens: Tokens, starts: IntArray, length: int, *, is_continued: bool = False) -> TextBatch:
-    """Cut `length` symbols from each start, and the one after them for the last label."""
+def text_batch(
+    tokens: Tokens,
+    starts: IntArray,
+    length: int,
+    *,
+    is_continued: bool = False,
+    forgets: NDArray[np.bool_] | None = None,
+) -> TextBatch:
+    """Cut `length` symbols from each start, and the one after them for the last label.
+
+    `forgets` (B,) is True for rows that return to the start of the state although the text goes on.
+    """
     pieces = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
     inputs, labels = pieces[:, :-1], pieces[:, 1:]
     begins = inputs == BOS
+    if forgets is not None:
+        begins[:, 0] |= forgets
     return TextBatch(
         inputs=inputs,
         labels=np.where(labels == BOS, PAD, labels),
@@ -75,7 +89,9 @@ class Streams:
     """A text cut into B equal streams, which are read side by side, chunk after chunk.
 
     Stream b is the b-th of B equal parts of the text, and chunk i its symbols i T to (i + 1) T; the last chunk may be
-    shorter, and fewer than B symbols at the end of the text are left out.
+    shorter, and fewer than B symbols at the end of the text are left out. Before one chunk of a stream in a hundred the
+    state returns to its start, drawn by seed and epoch: a state that is always carried ends in a region that no text
+    reaches from the start, where whoever uses the model begins (the remedy is that of the code of Melis et al. 2018).
 
     Parameters
     ----------
@@ -85,10 +101,12 @@ class Streams:
         B; fewer where a text has not that many chunks.
     length : int
         T, the symbols of a chunk.
+    seed : int
     """
 
-    def __init__(self, tokens: Tokens, *, batch_size: int, length: int) -> None:
+    def __init__(self, tokens: Tokens, *, batch_size: int, length: int, seed: int) -> None:
         self._tokens = tokens
+        self._seed = seed
         num_labels = len(tokens) - 1
         batch_size = max(1, min(batch_size, num_labels // length))
         self._stream = num_labels // batch_size
@@ -104,11 +122,14 @@ class Streams:
         return self._stream * len(self._starts)
 
     def batch(self, epoch: int, place: int) -> TextBatch:
-        """Chunk `place` of every stream; the same in each epoch."""
-        del epoch
+        """Chunk `place` of every stream: the same symbols in each epoch, with returns of the state of its own."""
         first = place * self._length
         length = min(self._length, self._stream - first)
-        return text_batch(self._tokens, self._starts + first, length, is_continued=place > 0)
+        if not place:
+            return text_batch(self._tokens, self._starts, length)
+        draws = np.random.default_rng((self._seed, epoch, place)).random(len(self._starts))
+        forgets = draws < _FORGET_PROBABILITY
+        return text_batch(self._tokens, self._starts + first, length, is_continued=True, forgets=forgets)
 
 
 class Windows:

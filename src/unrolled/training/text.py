@@ -44,7 +44,7 @@ class TextSteps:
         batch_size = min(training.max_batch_size, max(1, training.batch_tokens // length))
         self._batches: Streams | Windows
         if is_streamed(settings):
-            self._batches = Streams(tokens, batch_size=batch_size, length=length)
+            self._batches = Streams(tokens, batch_size=batch_size, length=length, seed=training.seed)
         else:
             self._batches = Windows(tokens, batch_size=batch_size, length=length, seed=training.seed)
         self._accumulate = training.accumulate
