@@ -9,7 +9,7 @@ from unrolled.models.autoregressive import Autoregressive
 from unrolled.models.contract import DecoderOutput
 from unrolled.models.dropout import dropout
 from unrolled.models.heads import HEADS
-from unrolled.models.recurrent import STATES, Ragged, RecurrentLayers
+from unrolled.models.recurrent import Ragged, RecurrentLayers
 from unrolled.models.recurrent_decoder import RecurrentState
 from unrolled.parameters import Sizes
 
@@ -46,8 +46,7 @@ class FrameDecoder(nn.Module):
     def initial_state(self, memory: None, batch_size: int) -> RecurrentState:
         """Zeros."""
         del memory
-        kind, zero = STATES[self.settings.cell], self.output.bias.new_zeros(batch_size, self.settings.hidden_size)
-        return RecurrentState((kind(*[zero] * len(kind._fields)),) * self.settings.num_layers, None)
+        return RecurrentState.zeros(self.settings, batch_size, self.output.bias)
 
     def forward(
         self,

@@ -10,7 +10,7 @@ from unrolled.models.contract import DecoderOutput
 from unrolled.models.convolution import ConvolutionDecoder
 from unrolled.models.dropout import dropout, variational_dropout
 from unrolled.models.output import Output
-from unrolled.models.recurrent import STATES, Ragged, RecurrentLayers, Tokens
+from unrolled.models.recurrent import Ragged, RecurrentLayers, Tokens
 from unrolled.models.recurrent_decoder import RecurrentState
 from unrolled.models.transformer import TransformerDecoder
 from unrolled.parameters import Sizes
@@ -61,8 +61,7 @@ class RecurrentLanguageDecoder(nn.Module):
     def initial_state(self, memory: None, batch_size: int) -> RecurrentState:
         """Zeros."""
         del memory
-        kind, zero = STATES[self.settings.cell], self.output.bias.new_zeros(batch_size, self.settings.hidden_size)
-        return RecurrentState((kind(*[zero] * len(kind._fields)),) * self.settings.num_layers, None)
+        return RecurrentState.zeros(self.settings, batch_size, self.output.bias)
 
     def forward(
         self,

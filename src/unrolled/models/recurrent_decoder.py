@@ -51,6 +51,14 @@ class RecurrentState(NamedTuple):
         """The same values, cut from the graph."""
         return detached(self)
 
+    @classmethod
+    def zeros(
+        cls, settings: config.RecurrentLanguageDecoder | config.FrameDecoder, batch_size: int, like: Tensor
+    ) -> Self:
+        """Start of a decoder without a source, on the device and in the type of a tensor."""
+        kind, zero = STATES[settings.cell], like.new_zeros(batch_size, settings.hidden_size)
+        return cls((kind(*[zero] * len(kind._fields)),) * settings.num_layers, None)
+
     def restarted(self, rows: Tensor, start: RecurrentState) -> RecurrentState:
         """State with these rows (B,) taken back to their start."""
         return _chosen(rows.unsqueeze(1), start, self)
