@@ -58,7 +58,9 @@ class Autoregressive(nn.Module):
         """
         if reset is not None:
             reset = reset if mask is None else reset & mask
-            if reset.any():
+            if reset[:, 0].any():
+                state = state.restarted(reset[:, 0], self.initial_state(memory, len(tokens)))
+            if reset[:, 1:].any():
                 return self._decode_segments(
                     tokens, memory, state, mask, reset, classes=classes, need_attention=need_attention
                 )
@@ -78,7 +80,10 @@ class Autoregressive(nn.Module):
         classes: Tensor | None,
         need_attention: bool,
     ) -> DecoderOutput:
-        """Decode all that lies between resets side by side, as rows of their own: one call, however many resets."""
+        """Decode all that lies between resets side by side, as rows of their own: one call, however many resets.
+
+        Rows that begin with one are at their start already.
+        """
         cut = Segments.before(reset)
         start = self.initial_state(memory, len(tokens))
         beams = 1 if memory is None else len(tokens) // len(memory.mask)
