@@ -249,6 +249,22 @@ def test_reset_returns_a_row_to_its_start(model, batch):
     torch.testing.assert_close(masked[batch["target_mask"]], output.logits[batch["target_mask"]], **EXACT)
 
 
+def test_a_reset_before_the_first_token_forgets_what_was_read(model, batch):
+    memory = encoded(model, batch)
+    start = model.initial_state(memory, 4)
+    past = model.decode(batch["tokens"], memory, start).state
+    going_on, anew = (model.decode(batch["tokens"], memory, state) for state in (past, start))
+    reset = torch.zeros(4, 7, dtype=torch.bool)
+    reset[1, 0] = True
+    output = model.decode(batch["tokens"], memory, past, reset=reset)
+    torch.testing.assert_close(output.logits[1], anew.logits[1], **EXACT)
+    others = torch.tensor([0, 2, 3])
+    torch.testing.assert_close(output.logits[others], going_on.logits[others], **EXACT)
+    assert (output.logits[1] - going_on.logits[1]).abs().max() > 1e-6
+    after = model.decode(batch["tokens"], memory, output.state).logits
+    torch.testing.assert_close(after[1], model.decode(batch["tokens"], memory, anew.state).logits[1], **EXACT)
+
+
 def test_order_of_features_does_not_matter(translator, batch):
     swapped = batch["source"].clone()
     row = swapped[3]
