@@ -64,6 +64,18 @@ def test_override_values_are_toml_or_bare_words(text, expected):
     assert parse_override(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("model.encoder.type=transfomer", "got 'transfomer'; did you mean model.encoder.type=transformer?"),
+        ("model.encoder=transformer", "expected a table of settings, such as model.encoder.type=transformer, got"),
+        ("model.encoder=mamba", "model.encoder: expected a table of settings, got 'mamba'"),
+    ],
+)
+def test_a_type_that_is_nearly_named_is_suggested(override, hint):
+    assert hint in problem(overrides=[override])
+
+
 @pytest.mark.parametrize("text", ["seed", "=3", "a..b=3", ".a=3", "a b=3", "--seed=3"])
 def test_what_is_no_override_is_refused(text):
     with pytest.raises(ConfigError, match=r"expected an override such as training\.seed=1"):

@@ -53,7 +53,7 @@ class SamplingPolicy:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.temperature < float("inf"):
-            raise ConfigError(f"sampling temperature must be above 0, got {self.temperature}; for 0 decode greedily")
+            raise ConfigError(f"sampling temperature must be above 0, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"sampling top_k must be at least 1, got {self.top_k}")
         if not 0.0 < self.top_p <= 1.0:

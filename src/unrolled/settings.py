@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from unrolled.config import Config
 from unrolled.errors import ConfigError
 
-__all__ = ["parse_override", "read_toml", "resolve", "to_toml"]
+__all__ = ["parse_override", "read_toml", "resolve", "to_toml", "toml_value"]
 
 Tree = dict[str, Any]
 ENDS = ("max_epochs", "max_steps", "minutes")
@@ -218,11 +218,15 @@ def _problem(details: Tree, layers: Sequence[Layer]) -> str:
         case "value_error":
             return f"{path}{where}: {details['ctx']['error']}".removeprefix(": ")
         case "union_tag_invalid" | "union_tag_not_found":
-            types = " or ".join(_known().unions[path])
-            return f"{path}.type{where}: expected {types}, got {_shown(got)}"
+            types = _known().unions[path]
+            given = got.get("type") if isinstance(got, dict) else got
+            near = difflib.get_close_matches(str(given), types, n=1)
+            meant = f"; did you mean {path}.type={near[0]}?" if near else ""
+            return f"{path}.type{where}: expected {' or '.join(types)}, got {_shown(got)}{meant}"
     expected = details["msg"].removeprefix("Input should be ").partition(", unable to")[0]
     if details["type"] in ("model_type", "model_attributes_type"):
-        expected = "a table of settings"
+        types = _known().unions.get(path, [])
+        expected = f"a table of settings, such as {path}.type={got}" if got in types else "a table of settings"
     return f"{path}{where}: expected {expected}, got {_shown(got)}"
 
 
@@ -259,15 +263,18 @@ def _toml_lines(tree: Tree, path: tuple[str, ...]) -> Iterator[str]:
     if values and path:
         yield f"\n[{'.'.join(path)}]"
     for name, value in values.items():
-        yield f"{name} = {_toml_value(value)}"
+        yield f"{name} = {toml_value(value)}"
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from _toml_lines(value, (*path, name))
 
 
-def _toml_value(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml_value, value))}]"
+def toml_value(value: object) -> str:
+    """A value as TOML has it, on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {toml_value(inner)}' for name, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

@@ -77,7 +77,7 @@ def test_several_draws_are_a_table(command, run):
         (["--top-k", "2"], "--top-k is an option of --sample"),
         (["--seed", "2"], "--seed is an option of --sample"),
         (["--sample", "--beam", "2"], "--beam searches and --sample draws; leave one of them out"),
-        (["--sample", "--temperature", "0"], "sampling temperature must be above 0, got 0.0; for 0 decode greedily"),
+        (["--sample", "--temperature", "0"], "sampling temperature must be above 0, got 0.0"),
         (["--sample", "--top-p", "1.5"], r"sampling top_p must be in (0, 1], got 1.5"),
         (["--sample", "--seed", "-1"], "sampling needs num_samples >= 1 and seed >= 0, got 1 and -1"),
     ],

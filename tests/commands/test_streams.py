@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +112,12 @@ def test_a_file_appears_when_it_is_complete(tmp_path):
     assert path.read_bytes() == "é\n\nb\n".encode()
 
 
+def test_a_line_is_one_line_whatever_is_in_it(tmp_path):
+    with Output(tmp_path / "out.txt") as output:
+        output.write(["a\nb\r", "\t"])
+    assert (tmp_path / "out.txt").read_text() == "a\ufffdb\ufffd\n\t\n"
+
+
 def test_a_failure_leaves_the_old_file(tmp_path):
     path = tmp_path / "out.txt"
     path.write_text("old")
@@ -125,3 +133,15 @@ def test_places_that_cannot_be_written_are_refused_before_any_work(tmp_path):
         pytest.fail("entered")
     with pytest.raises(ConfigError, match="does not exist; make it first"), Output(tmp_path / "a" / "b"):
         pytest.fail("entered")
+
+
+def test_a_folder_that_takes_no_file_is_refused_before_any_work(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(ConfigError, match=r"cannot be written to \(Permission denied\)"), Output(tmp_path / "a"):
+        pytest.fail("entered")
+    with Output(Path(os.devnull)) as output:  # no file of its own
+        output.write(["a"])
+    assert Path(os.devnull).is_char_device()

@@ -221,7 +221,7 @@ def test_a_convolution_is_a_language_model_too(command, text_runs, tmp_path):
 def test_a_text_without_a_preset_is_told_of_one(command, text_runs, tmp_path):
     refused = command("train", text_runs / "a.txt", "--out", tmp_path / "run")
     assert refused.exit_code == 2
-    assert "for running text take a preset such as char-lm" in refused.stderr
+    assert "take a preset such as char-lm if it is running text" in refused.stderr
 
 
 def test_settings_that_need_the_other_kind_of_data_are_refused(command, text_runs, tmp_path):

@@ -2,6 +2,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -9,9 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unrolled import presets
 from unrolled.config import Config
 from unrolled.errors import CheckpointError, ConfigError, DataError
-from unrolled.runs import DataDigest, Environment, FileDigest, Run, decode_tensors, encode_tensors
+from unrolled.runs import (
+    DataDigest,
+    Environment,
+    FileDigest,
+    Run,
+    decode_tensors,
+    encode_tensors,
+    use_command,
+    write_atomic,
+)
 
 SHAPES = {"decoder.weight": (2, 3), "encoder.bias": (5,)}
 ENVIRONMENT = Environment(
@@ -284,6 +295,34 @@ def test_other_folders_are_left_alone(tmp_path, data, overwrite):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ConfigError, match="not empty and holds no run"):
         create(tmp_path, data, overwrite=overwrite)
+
+
+@pytest.mark.parametrize("name", ["config.json", "manifest.json"])
+@pytest.mark.parametrize("content", ['{"format": "esm"}', '{"files": {"a.js": 1}}', '{"files": 1}', "[]", "no JSON"])
+def test_a_file_with_the_name_of_one_of_ours_makes_no_run(tmp_path, data, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match="not empty and holds no run"):
+        create(tmp_path, data, overwrite=True)
+    assert (tmp_path / name).read_text() == content
+
+
+def test_a_pipe_is_written_into_and_a_link_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_atomic(tmp_path / "pipe", b"content")
+    assert os.read(reader, 99) == b"content"
+    os.close(reader)
+    (tmp_path / "link").symlink_to("file")
+    for content in (b"new", b"newer"):
+        write_atomic(tmp_path / "link", content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "file").read_bytes() == content
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link", "file"}
+
+
+def test_what_uses_a_run_can_be_pasted_into_a_shell():
+    assert use_command(Path("my runs/a"), Config()) == "unrolled predict 'my runs/a' FILE"
+    assert use_command(Path("a"), presets.get("char-lm")) == "unrolled generate a --prompt TEXT"
 
 
 def test_leftovers_are_swept_only_by_the_writer(run):

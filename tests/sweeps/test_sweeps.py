@@ -113,13 +113,40 @@ def test_words_and_lists_survive_the_command_line():
     assert trials[0].arguments[:2] == ("--source=a", "--target=b")
 
 
+def test_whole_types_can_be_varied():
+    encoders = [{"type": "transformer", "d_model": 32}, {"type": "recurrent", "cell": "gru"}]
+    sweep = Sweep.model_validate({"train": "a", "preset": "tiny", "vary": {"model.encoder": encoders}})
+    first, second = trials_of(sweep)
+    assert (first.config.model.encoder.type, first.config.model.encoder.d_model) == ("transformer", 32)
+    assert (second.config.model.encoder.type, second.config.model.encoder.cell) == ("recurrent", "gru")
+
+
+def test_other_settings_or_other_data_are_other_trials(tmp_path):
+    (tmp_path / "base.toml").write_text("training.max_steps = 5")
+    (tmp_path / "words.tsv").write_text("a\tb\n")
+    names = {"train": str(tmp_path / "words.tsv"), "config": str(tmp_path / "base.toml"), "seeds": [3]}
+
+    def name(**settings):
+        (trial,) = trials_of(sweep_of([0.1], **names, **settings))
+        return trial.name
+
+    first = name()
+    assert name() == first == name(settings={"training.max_steps": 5})
+    (tmp_path / "words.tsv").write_text("a\tc\n")
+    second = name()
+    (tmp_path / "base.toml").write_text("training.max_steps = 6")
+    third = name()
+    assert len({first, second, third, name(dev=str(tmp_path / "words.tsv"))}) == 4
+    assert {found[-6:] for found in (first, second, third)} == {"-seed3"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", r"vary: Field required"),
         ('train = "a"\n[vary]\n', r"vary: .* at least 1 item"),
         ("[vary]\na.b = [1]", "expected train, or source and target"),
-        ('train = "a"\nseed = 3\n[vary]\na.b = [1]', "seed: Extra inputs are not permitted"),
+        ('train = "a"\nseed = 3\n[vary]\na.b = [1]', "seed: not known in a sweep file; did you mean seeds\\?"),
         (
             'train = "a"\n[vary]\na.b = {low = 1, high = 2}',
             "vary.a.b is a range, which only search='random' draws from",

@@ -65,8 +65,8 @@ def predict(
 ) -> None:
     """Predict one line for each line of FILE.
 
-    Lines from a pipe are answered as soon as they arrive. A model with features reads them from the column after the
-    source; lines of a test file may be given as they are.
+    Lines from a pipe are answered as soon as they arrive. Features stand in a column, and columns are ordered as in
+    training; the target's may be there or not.
     """
     from unrolled.commands.products import fast_products
     from unrolled.inference import load_predictor

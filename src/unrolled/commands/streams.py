@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol
 BLOCK = 1 << 16  # bytes asked of the system at a time; also a pipe's usual capacity
 AHEAD = 64  # blocks that may wait, so that a fast writer cannot fill the memory
 MOST_LINES = 2048  # lines answered together
+LINE_ENDS = str.maketrans("\n\r", "\ufffd\ufffd")
 
 
 class Raw(Protocol):
@@ -98,8 +99,8 @@ class Output:
         self._lines: list[str] = []
 
     def write(self, lines: list[str]) -> None:
-        """Write lines, without their line ends."""
-        text = "".join(f"{line}\n" for line in lines)
+        """Write lines, without their line ends; a line end inside of one, which bytes can form, becomes U+FFFD."""
+        text = "".join(f"{line.translate(LINE_ENDS)}\n" for line in lines)
         if self.path is not None:
             self._lines.append(text)
             return
@@ -124,11 +125,20 @@ def check_writable(path: Path) -> None:
     Raises
     ------
     ConfigError
-        If its folder does not exist or it is a folder itself.
+        If its folder does not exist or cannot be written to, or it is a folder itself.
     """
+    from tempfile import TemporaryFile
+
     from unrolled.errors import ConfigError
 
+    folder = path.resolve().parent
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; expected a file to write")
-    if not path.absolute().parent.is_dir():
+    if not folder.is_dir():
         raise ConfigError(f"{path}: the folder {path.parent} does not exist; make it first")
+    if path.exists() and not path.is_file():  # a device or a pipe
+        return
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(f"{path}: the folder {path.parent} cannot be written to ({error.strerror})") from None

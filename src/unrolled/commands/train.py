@@ -116,7 +116,7 @@ def train(
         _print_plan(files, dev_files, config, start_from)
         return
     first = str(files[0] if isinstance(files, tuple) else files)
-    out = out or Path("runs") / Path(first.removeprefix("task:").removesuffix(".gz")).stem
+    out = out or Path("runs") / Path(first.removeprefix("task:").removesuffix(".gz")).resolve().stem
     finish(run_training(files, dev=dev_files, config=config, out=out, start_from=start_from, device=device))
 
 
@@ -220,19 +220,10 @@ def finish(outcome: Outcome) -> None:
     if outcome.exit_code:
         typer.echo(f"unrolled: interrupted at step {outcome.step}; go on with: {outcome.resume_command}", err=True)
         raise typer.Exit(outcome.exit_code)
-    print(f"the run is in {outcome.path}; use it with: unrolled {_use_of(outcome.path)}")
+    from unrolled.runs import Run, use_command
 
-
-def _use_of(path: Path | None) -> str:
-    from unrolled.runs import Run
-
-    assert path is not None
-    uses = {
-        "pairs": f"predict {path} FILE",
-        "text": f"generate {path} --prompt TEXT",
-        "frames": f"evaluate {path} FILE",
-    }
-    return uses[Run.open(path).config.data.type]
+    assert outcome.path is not None
+    print(f"the run is in {outcome.path}; use it with: {use_command(outcome.path, Run.open(outcome.path).config)}")
 
 
 def _is_first_process() -> bool:

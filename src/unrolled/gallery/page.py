@@ -14,6 +14,7 @@ from unrolled.diagnosis import Examination, Finding, examine_run
 from unrolled.errors import UnrolledError
 from unrolled.gallery.pictures import PICTURES
 from unrolled.gallery.view import View
+from unrolled.metrics import item_texts
 from unrolled.version import __version__
 
 __all__ = ["report"]
@@ -119,8 +120,8 @@ def _worst(view: View) -> Iterator[str]:
         f" {evaluation.unit} errors {_text(str(evaluation.symbol_error_rate))} (95 % intervals).</p>"
     )
     rows = [
-        (str(item.line), item.source, " ".join(item.prediction), " ".join(item.nearest), str(item.edits))
-        for item in evaluation.worst
+        (str(item.line), item.source, *texts, str(item.edits))
+        for item, texts in zip(evaluation.worst, item_texts(evaluation.worst), strict=True)
     ]
     head = "".join(f"<th>{name}</th>" for name in ("line", "source", "output", "nearest answer", "edits"))
     body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)

@@ -7,6 +7,7 @@ from unrolled.metrics.evaluation import Evaluation, evaluate
 from unrolled.metrics.parts import Group, Item
 from unrolled.metrics.perplexity import bits_per_unit, perplexity
 from unrolled.metrics.references import References
+from unrolled.metrics.report import item_texts
 from unrolled.metrics.translation import CorpusScore, bleu, chrf
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "confusions",
     "count_errors",
     "evaluate",
+    "item_texts",
     "paired_difference",
     "perplexity",
 ]

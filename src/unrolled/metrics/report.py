@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from unrolled.metrics.edits import Confusion
 from unrolled.metrics.parts import Group, Item
 
-__all__ = ["confusion_lines", "group_lines", "item_lines"]
+__all__ = ["confusion_lines", "group_lines", "item_lines", "item_texts"]
 
 
 def group_lines(title: str, groups: Sequence[Group]) -> list[str]:
@@ -33,13 +33,18 @@ def confusion_lines(found: Sequence[Confusion]) -> list[str]:
     return ["", "most frequent edits (answer → prediction)", *(f"  {item.count:>{width}} × {item}" for item in found)]
 
 
-def item_lines(items: Sequence[Item]) -> list[str]:
-    """Predictions beside the nearest answers; symbols stand apart where one of them is longer than a character."""
-    if not items:
-        return []
+def item_texts(items: Sequence[Item]) -> list[tuple[str, str]]:
+    """Prediction and nearest answer of each; symbols stand apart where one of them is longer than a character."""
     symbols = {symbol for item in items for symbol in item.prediction + item.nearest}
     space = "" if all(len(symbol) == 1 for symbol in symbols) else " "
-    texts = [[space.join(side) or "(empty)" for side in (item.prediction, item.nearest)] for item in items]
+    return [(space.join(item.prediction), space.join(item.nearest)) for item in items]
+
+
+def item_lines(items: Sequence[Item]) -> list[str]:
+    """Predictions beside the nearest answers."""
+    if not items:
+        return []
+    texts = [[side or "(empty)" for side in sides] for sides in item_texts(items)]
     return [
         "",
         "worst (edits, line, source: prediction | nearest answer)",

@@ -1,7 +1,7 @@
 """A run's folder: read, write, verify, without any framework."""
 
-from unrolled.runs.atomic import write_atomic
-from unrolled.runs.folder import Run, check_free
+from unrolled.runs.atomic import digest_file, write_atomic
+from unrolled.runs.folder import Run, check_free, use_command
 from unrolled.runs.records import DataDigest, Environment, FileDigest
 from unrolled.runs.states import SavedState, States
 from unrolled.runs.tensors import check_tensors, decode_tensors, encode_tensors
@@ -16,6 +16,8 @@ __all__ = [
     "check_free",
     "check_tensors",
     "decode_tensors",
+    "digest_file",
     "encode_tensors",
+    "use_command",
     "write_atomic",
 ]

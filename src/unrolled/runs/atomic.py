@@ -21,10 +21,15 @@ def write_atomic(path: Path, content: bytes) -> None:
     Parameters
     ----------
     path : Path
-        The file; its folder exists.
+        The file; its folder exists. A link stays one, and what it leads to is written. Into a device or a pipe the
+        content goes as it is: there is nothing to keep.
     content : bytes
         All of it.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_SUFFIX}")
     try:
         with temporary.open("wb") as file:

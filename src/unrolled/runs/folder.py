@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ from unrolled.runs.states import States
 from unrolled.runs.tensors import Arrays, check_tensors, decode_tensors, encode_tensors
 from unrolled.version import __version__
 
-__all__ = ["FORMAT", "Run", "check_free"]
+__all__ = ["FORMAT", "Run", "check_free", "use_command"]
 
 FORMAT = 1
 
@@ -183,8 +184,17 @@ class Run:
         if step is None:
             return ""
         return (
-            f"; the training state of step {step} is complete and writes it again: unrolled train --resume {self.path}"
+            f"; the training state of step {step} is complete and writes it again:"
+            f" {shlex.join(['unrolled', 'train', '--resume', str(self.path)])}"
         )
+
+
+def use_command(path: Path, config: Config) -> str:
+    """What to type to use a run."""
+    use, rest = {"pairs": ("predict", "FILE"), "text": ("generate", "--prompt TEXT"), "frames": ("evaluate", "FILE")}[
+        config.data.type
+    ]
+    return f"unrolled {use} {shlex.quote(str(path))} {rest}"
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:
@@ -192,10 +202,29 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; expected a folder for the run")
     found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    if found and not found & {_CONFIG, MANIFEST}:
+    if found and not _is_run(path):
         raise ConfigError(f"{path} is not empty and holds no run; choose another folder")
     if not overwrite and (_WEIGHTS in found or States(path / "resume").steps()):
-        raise ConfigError(f"{path} holds a run already; choose another folder, resume it, or ask to overwrite it")
+        go_on = shlex.join(["unrolled", "train", "--resume", str(path)])
+        raise ConfigError(f"{path} holds a run already; choose another folder, or go on with it: {go_on}")
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a folder is a run, perhaps one that was killed while it was made; not any with a file named alike."""
+    return isinstance(_entry(path / _CONFIG, "format"), int) or isinstance(
+        _entry(path / MANIFEST, "files", _CONFIG), dict
+    )
+
+
+def _entry(file: Path, *keys: str) -> Any:
+    """What stands under these keys of a JSON file; none if it is no such file."""
+    try:
+        content = json.loads(file.read_bytes())
+        for key in keys:
+            content = content[key]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return content
 
 
 def _read_config(files: VerifiedFolder) -> Config:

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import itertools
 import json
@@ -34,7 +35,9 @@ from unrolled import presets
 from unrolled.config import Config
 from unrolled.config.base import Count, Positive, Settings
 from unrolled.errors import ConfigError
-from unrolled.settings import parse_override, read_toml, resolve
+from unrolled.runs import digest_file
+from unrolled.settings import parse_override, read_toml, resolve, toml_value
+from unrolled.text import list_files
 
 __all__ = ["Range", "Sweep", "Trial", "read_sweep", "trials_of"]
 
@@ -137,18 +140,22 @@ class Trial:
         Of `unrolled train`, but for `--out`.
     config : Config
         What they come to.
+    data : str
+        Digest of the files to train on, with their names.
     """
 
     choice: Mapping[str, Any]
     seed: int
     arguments: tuple[str, ...]
     config: Config
+    data: str
 
     @property
     def setting(self) -> str:
-        """A short name of everything but the seed."""
-        rest = [argument for argument in self.arguments if not argument.startswith("--seed=")]
-        return hashlib.sha256(json.dumps(rest).encode()).hexdigest()[:8]
+        """A short name of everything but the seed: all settings, wherever they were given, and the data."""
+        settings = self.config.model_dump(mode="json")
+        del settings["training"]["seed"]
+        return hashlib.sha256(json.dumps([settings, self.data]).encode()).hexdigest()[:8]
 
     @property
     def name(self) -> str:
@@ -177,8 +184,15 @@ def read_sweep(file: str | Path) -> Sweep:
         problems = []
         for found in error.errors(include_url=False):
             where = ".".join(str(part) for part in found["loc"] if part not in ("Range", "tuple[any, ...]"))
-            problems.append(f"{where}: {found['msg'].removeprefix('Value error, ')}".removeprefix(": "))
+            is_unknown = found["type"] == "extra_forbidden"
+            message = _unknown(where) if is_unknown else found["msg"].removeprefix("Value error, ")
+            problems.append(f"{where}: {message}".removeprefix(": "))
         raise ConfigError(f"{file}: {' | '.join(problems)}") from None
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, Sweep.model_fields, n=1)
+    return f"not known in a sweep file{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def _flat(tree: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
@@ -199,13 +213,23 @@ def trials_of(sweep: Sweep) -> list[Trial]:
         If a setting is unknown or makes no sense.
     """
     base = None if sweep.preset is None else presets.get(sweep.preset)
-    trials = []
+    data, trials = _digest(sweep), []
     for choice in sweep.choices():
         overrides = [f"{path}={_written(value)}" for path, value in {**sweep.settings, **choice}.items()]
         for seed in sweep.seeds:
             config = resolve(base, file=sweep.config, overrides=overrides, flags={"training.seed": seed})
-            trials.append(Trial(choice, seed, (*_data(sweep), *overrides, f"--seed={seed}"), config))
+            trials.append(Trial(choice, seed, (*_data(sweep), *overrides, f"--seed={seed}"), config, data))
     return trials
+
+
+def _digest(sweep: Sweep) -> str:
+    """SHA-256 of the names and contents of all files that there are; training complains of the others."""
+    names = (sweep.train, sweep.source, sweep.target, sweep.dev, sweep.dev_source, sweep.dev_target)
+    parts = [*names]
+    for name in names:
+        if name is not None and Path(name).exists():
+            parts += [digest_file(path) for path in list_files(name)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _data(sweep: Sweep) -> list[str]:
@@ -217,4 +241,4 @@ def _data(sweep: Sweep) -> list[str]:
 def _written(value: Any) -> str:
     """A value as an override has it: TOML, or a bare word where that reads as itself."""
     is_bare = isinstance(value, str) and parse_override(f"a={value}")[1] == value
-    return str(value) if is_bare else json.dumps(value)
+    return str(value) if is_bare else toml_value(value)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unrolled.runs import use_command
 from unrolled.sweeps.plan import Trial
 from unrolled.sweeps.running import Result
 
@@ -73,11 +74,11 @@ def summary(trials: Sequence[Trial], results: Mapping[str, Result], folder: Path
     best = rows[0].best
     metric = best.config.training.dev_metric.replace("_", " ")
     head = [f"dev {metric}", "95 %", "seeds", "time", "settings"]
-    run = str(folder / "runs" / best.name)
+    run = folder / "runs" / best.name
     return [
         f"{len(trials)} runs of {len(rows)} settings, best first; mean over seeds and its 95 % interval (Student's t)",
         *_aligned([head, *(row.cells() for row in rows)]),
-        f"best: {run}; use it with: unrolled predict {shlex.quote(run)} FILE",
+        f"best: {run}; use it with: {use_command(run, best.config)}",
         f"again: {shlex.join(['unrolled', 'train', *best.arguments])}",
     ]
 

@@ -1,7 +1,7 @@
 from .batches import Batch, Examples, collate, shift, show_batch
 from .codec import Codec
 from .columns import parse_input, split_features
-from .corpus import Corpus
+from .corpus import Corpus, list_files
 from .files import read_lines
 from .frame_preparation import PreparedFrames, prepare_frames
 from .frames import FrameBatch, FrameCodec, Pieces, read_pieces
@@ -52,6 +52,7 @@ __all__ = [
     "evaluation_batches",
     "hold_out",
     "in_order",
+    "list_files",
     "normalise",
     "pad_rows",
     "padding_share",

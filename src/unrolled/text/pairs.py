@@ -212,10 +212,11 @@ def _check_columns(table: Table, shape: Shape, *, file: str) -> None:
     first = wrong[0]
     is_text = all(len(fields) == 1 for fields in table.rows)
     advice = "name every column with --columns, '-' for one to skip"
+    kind = "take a preset such as char-lm if it is running text, else " if is_text else ""
     raise DataError(
         f"expected {shape}, got {len(table.rows[first])}; {counted(len(wrong), 'line')} of {len(table.rows)}"
         f" {'is' if len(wrong) == 1 else 'are'} wrong;"
-        f" {'for running text take a preset such as char-lm; else ' if is_text else ''}{advice}",
+        f" to train on it, {kind}{advice}",
         file=file,
         line=table.lines[first],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 from unrolled.training.events import Reason
@@ -34,4 +35,6 @@ class Outcome:
     @property
     def resume_command(self) -> str | None:
         """What to type to go on after an interruption."""
-        return None if self.signal is None or self.path is None else f"unrolled train --resume {self.path}"
+        if self.signal is None or self.path is None:
+            return None
+        return shlex.join(["unrolled", "train", "--resume", str(self.path)])
