@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from tutorial_models import EOS, GPT, PAD, LoopLM, LSTMSeq2Seq, RecurrentLM, V, fit, pairs, text
+from tutorial_models import EOS, GPT, PAD, LoopLM, LSTMSeq2Seq, RecurrentLM, V, fit, pairs, shifting, text
 
 from unrolled.diagnosis import (
     Batch,
@@ -253,6 +253,43 @@ def test_right_labels_of_ragged_rows() -> None:
     total = nn.CrossEntropyLoss(ignore_index=PAD, reduction="sum")
     assert check_labels(RecurrentLM(), batch, loss=total) == []
     assert [one.name for one in check_labels(RecurrentLM(), batch, loss=nn.CrossEntropyLoss())] == ["pads_counted"]
+
+
+def test_a_loss_may_shift_labels_that_are_the_inputs() -> None:
+    """As in libraries whose models take `labels=input_ids`."""
+    torch.manual_seed(0)
+    batch = Batch(text().inputs, text().inputs)
+    assert check_labels(RecurrentLM(), batch, loss=shifting) == []
+    found = check_labels(RecurrentLM(), text(), loss=shifting)
+    assert [one.name for one in found] == ["labels_shifted"]
+    assert "label t is input t+2, counting the 1 by which the loss shifts them" in found[0].measured
+
+
+def test_losses_that_are_right_in_other_ways() -> None:
+    class Normalised(RecurrentLM):
+        def forward(self, input, hidden=None):  # noqa: A002
+            logits, state = super().forward(input, hidden)
+            return logits.log_softmax(-1), state
+
+    torch.manual_seed(0)
+    assert check_labels(Normalised(), text(), loss=nn.NLLLoss()) == []
+    for loss in (nn.CrossEntropyLoss(label_smoothing=0.1), nn.CrossEntropyLoss(weight=torch.linspace(0.1, 2, V))):
+        assert check_labels(RecurrentLM(), text(), loss=loss) == []
+
+    def focal(logits, labels):
+        log_probs = logits.log_softmax(-1).gather(-1, labels[..., None])
+        return -((1 - log_probs.exp()) ** 2 * log_probs).mean()
+
+    assert check_labels(RecurrentLM(), text(), loss=focal) == []
+
+
+def test_few_labels_of_two_kinds_and_memories_are_no_shift() -> None:
+    inputs = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [1, 1, 0, 1], [0, 0, 1, 0]])
+    labels = torch.full_like(inputs, -100)
+    labels[:, -1] = inputs[:, -1]
+    assert label_shift(Batch(inputs, labels)) is None
+    tokens = torch.randint(3, V, (3, 20), generator=torch.Generator().manual_seed(0))
+    assert label_shift(Batch(tokens[:, 2:], tokens[:, :-2])) is None  # an echo
 
 
 def test_overlap_counts_pairs_and_sources() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from tutorial_models import (
     BOS,
+    EOS,
     GPT,
     PAD,
     ConvLM,
@@ -22,6 +23,7 @@ from tutorial_models import (
     TransformerSeq2Seq,
     V,
     pairs,
+    shifting,
     text,
 )
 
@@ -164,6 +166,18 @@ FAULTY = {
     "loss divided by all positions": lambda: Planted(
         LSTMSeq2Seq(), pairs(), "pads_counted", options={"loss": mean_over_all}
     ),
+    "loss shifts labels that are shifted": lambda: Planted(
+        RecurrentLM(), text(), "labels_shifted", options={"loss": shifting}
+    ),
+    "logits flattened time first": lambda: Planted(
+        GPT(), text(), "labels_shifted", options={"loss": flattened_time_first}
+    ),
+    "end of sequence is padding": lambda: Planted(
+        LSTMSeq2Seq(), pairs(), "labels_uncounted", options={"loss": without_end}
+    ),
+    "likelihood of raw logits": lambda: Planted(
+        RecurrentLM(), text(), "logits_not_normalised", options={"loss": nn.NLLLoss()}
+    ),
     "softmax before cross entropy": lambda: Planted(RecurrentLM(fault="softmax"), text(), "probabilities_not_logits"),
     # evaluation
     "functional dropout": lambda: Planted(
@@ -242,6 +256,17 @@ def mean_over_all(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Pads cost nothing, but the sum is divided by all positions."""
     each = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none")
     return each.mean()
+
+
+def flattened_time_first(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Logits and labels in two orders."""
+    return nn.functional.cross_entropy(logits.transpose(0, 1).flatten(0, 1), labels.flatten())
+
+
+def without_end(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Pads share the id of the end of a sequence, which is never learnt."""
+    labels = labels.masked_fill(labels == PAD, EOS)
+    return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=EOS)
 
 
 class ListTagger(nn.Module):

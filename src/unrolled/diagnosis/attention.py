@@ -136,8 +136,7 @@ def _scale(attention: Attention, subject: Subject, batch: Batch) -> tuple[str, s
     right = 1 / math.sqrt(width)
     if math.isclose(factor, right, rel_tol=1e-3):
         return None
-    is_luong = _is_recurrent(subject.module) and len(_by_head(attention.weights, batch.size)) == 1
-    if is_luong and math.isclose(factor, 1.0, rel_tol=1e-6):  # `dot` and `general` of recurrent decoders have no scale
+    if len(_by_head(attention.weights, batch.size)) == 1 and _goes_without(attention, subject.module, factor):
         return None
     variance = _variance(attention)
     known = "" if factor != 1.0 else " (no scale)"
@@ -222,6 +221,16 @@ def _by_head(weights: Tensor, rows: int) -> Tensor:
     return parts.transpose(0, 1).reshape(parts.shape[1], -1, S)
 
 
-def _is_recurrent(module: nn.Module | None) -> bool:
-    parts = [] if module is None else module.modules()
-    return any(hasattr(part, name) for part in parts for name in ("weight_hh", "weight_hh_l0"))
+def _goes_without(attention: Attention, module: nn.Module | None, factor: float) -> bool:
+    """Whether one head has no scale by design.
+
+    That is so for `dot` and `general` in the steps of a recurrent decoder, and for queries that a convolution and an
+    embedding make together, their sum times √½ (Gehring et al. 2017).
+    """
+    parts = [] if module is None else list(module.modules())
+    is_step = attention.weights.dim() < 3 or attention.weights.shape[-2] == 1
+    is_recurrent = is_step or any(hasattr(part, name) for part in parts for name in ("weight_hh", "weight_hh_l0"))
+    if is_recurrent and math.isclose(factor, 1.0, rel_tol=1e-6):
+        return True
+    is_convolved = any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts)
+    return is_convolved and any(math.isclose(factor, usual, rel_tol=1e-4) for usual in (1.0, math.sqrt(0.5), 0.5))

@@ -104,6 +104,16 @@ FAULTS: dict[str, Fault] = {
         "positions without a label change neither the loss nor its gradient",
         "give the loss ignore_index (also for label smoothing) and divide by the number of labels",
     ),
+    "labels_uncounted": Fault(
+        "suspect",
+        "every label that is not the ignored one has a gradient",
+        "give padding an id of its own: where it shares that of the end of a sequence, the end is never learnt",
+    ),
+    "logits_not_normalised": Fault(
+        "broken",
+        "a constant added to all logits of a step changes nothing: a softmax makes probabilities of them",
+        "take cross_entropy, or log_softmax before nll_loss",
+    ),
     "dropout_in_eval": Fault(
         "broken",
         "in evaluation mode the same input gives the same output",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,14 @@ from unrolled.diagnosis.findings import Finding, Where, finding
 from unrolled.diagnosis.untouched import jittered, untouched
 
 __all__ = ["check_first_loss", "check_labels", "label_shift"]
+
+
+PROBES = 8
+"""Labels that are changed to see what a loss holds them against."""
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it modulo 1 are spread evenly and never in step with the rows of a batch."""
+UNLIKELY = 6.0
+"""Nats: labels that agree with inputs by chance once in e⁶ = 400 batches are taken for those inputs."""
 
 
 # --- first loss ------------------------------------------------------------------------------------------------------
@@ -70,7 +78,8 @@ def check_labels(model: Any, batch: Any, *, adapter: Adapter | None = None, loss
     """Whether each label is the token after the newest one that the model has seen, and pads do not count.
 
     Labels are compared with the inputs at every shift; the newest input that a logit depends on is measured. The loss
-    must not move when a column of padding is added, nor its gradient reach logits without a label.
+    must not move when a column of padding is added, nor its gradient reach logits without a label. Which logits a loss
+    holds a label against is measured by changing the label.
 
     Parameters
     ----------
@@ -80,7 +89,7 @@ def check_labels(model: Any, batch: Any, *, adapter: Adapter | None = None, loss
     Returns
     -------
     list of Finding
-        `labels_shifted`, `pads_counted`.
+        `labels_shifted`, `pads_counted`, `labels_uncounted`, `logits_not_normalised`.
     """
     batch = Batch.of(batch)
     if not batch.has_classes or batch.inputs.is_floating_point():
@@ -89,32 +98,49 @@ def check_labels(model: Any, batch: Any, *, adapter: Adapter | None = None, loss
     with untouched(subject.module), subject.mode():
         if subject.logits(batch).shape[:2] != batch.inputs.shape:
             return []
-        return _shifted(subject, batch) + _counted(subject, batch)
+        if subject.adapter.loss is None:
+            return _shifted(subject, batch, 0) + _counted(subject, batch)
+        charged = _Charged.of(subject, batch)
+        return [
+            *(_mixed(charged) if charged.is_mixed else _shifted(subject, batch, charged.offset)),
+            *_counted(subject, batch),
+            *_uncounted(charged, batch),
+            *_normalised(subject, batch),
+        ]
 
 
-def _shifted(subject: Subject, batch: Batch) -> list[Finding]:
+def _shifted(subject: Subject, batch: Batch, offset: int) -> list[Finding]:
+    """Whether label t belongs at logits t + `offset`, where the loss holds it against them."""
     shift = label_shift(batch)
     if shift is None:
         return []
+    shift -= offset
     newest = _newest_seen(subject, batch)
     if newest is None or shift - newest == 1:
         return []
     copied = " (the model can copy its input)" if shift - newest == 0 else ""
     seen = "t" if newest == 0 else f"t{newest:+d}"
-    measured = f"label t is input t{shift:+d} while the newest input seen at step t is {seen}{copied}"
+    by_loss = f", counting the {abs(offset)} by which the loss shifts them" if offset else ""
+    measured = f"label t is input t{shift:+d}{by_loss}, while the newest input seen at step t is {seen}{copied}"
     return [finding("labels_shifted", measured, where=Where(None, 0))]
 
 
 def label_shift(batch: Batch) -> int | None:
-    """The k for which label t = input t + k wherever both are real; 1 is usual, none where there is no such k."""
+    """The k for which label t = input t + k wherever both are real; 1 is usual, none where there is no such k.
+
+    n labels of m kinds agree by chance once in about mⁿ, which must be rare where k is not the usual one. A k below −1
+    is a task of memory, not a mistake.
+    """
     assert batch.labels is not None
     counts = batch.labels != batch.ignored
     T, agreeing = batch.steps, []
-    for shift in (1, 0, 2, -1, 3, -2):
+    for shift in (1, 0, 2, -1, 3):
         labels, inputs = slice(max(0, -shift), T - max(0, shift)), slice(max(0, shift), T - max(0, -shift))
         both = counts[:, labels] & batch.real_inputs[:, inputs]
         equal = batch.labels[:, labels] == batch.inputs[:, inputs]
-        if both.sum() >= 2 and bool(equal[both].all()):
+        n, kinds = int(both.sum()), len(batch.labels[:, labels][both].unique())
+        is_sure = n >= 2 if shift == 1 else n > 0 and n * math.log(kinds) >= UNLIKELY
+        if is_sure and bool(equal[both].all()):
             agreeing.append(shift)
     # constant or periodic text agrees at several shifts, the right one among them
     return agreeing[0] if agreeing else None
@@ -187,3 +213,98 @@ def _is_sum(subject: Subject, batch: Batch, logits: Tensor) -> bool:
 def _labelled(batch: Batch, labels: Tensor) -> Batch:
     """What a loss needs of a batch, with other labels."""
     return Batch(labels, labels, pad=batch.pad, ignore_index=batch.ignore_index)
+
+
+# --- what a loss does with labels ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Charged:
+    """Which logits a loss holds labels against, measured on random logits.
+
+    `norms` (B, T) are those of the loss's gradient at each step; `places` has pairs of a label and the one place whose
+    gradient moves with it, as (row, step).
+    """
+
+    norms: Tensor
+    places: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
+
+    @classmethod
+    def of(cls, subject: Subject, batch: Batch) -> _Charged:
+        """Change some labels, one at a time."""
+        assert batch.labels is not None
+        own = _gradients(subject, batch, batch.labels)
+        real = batch.labels != batch.ignored
+        places = []
+        spread = [int(len(real.nonzero()) * (GOLDEN * probe % 1)) for probe in range(PROBES)]
+        for row, step in real.nonzero()[sorted(set(spread))].tolist():
+            others = batch.labels[real & (batch.labels != batch.labels[row, step])]
+            if not len(others):
+                continue
+            labels = batch.labels.clone()
+            labels[row, step] = others[0]
+            moved = (_gradients(subject, batch, labels) - own).norm(dim=-1)
+            changed = (moved > 1e-5 * moved.max()).nonzero().tolist()
+            if len(changed) == 1:  # where more moves, the loss averages over another number of labels
+                places.append(((row, step), tuple(changed[0])))
+        return cls(own.norm(dim=-1), tuple(places))
+
+    @property
+    def offset(self) -> int:
+        """Logits t + offset are held against label t; 0 where it cannot be told."""
+        return self.places[0][1][1] - self.places[0][0][1] if self.places and not self.is_mixed else 0
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether labels meet logits of other rows, or of steps at various distances."""
+        moves = {(there[0] - here[0], there[1] - here[1]) for here, there in self.places}
+        return len(moves) > 1 or any(rows for rows, _ in moves)
+
+
+def _gradients(subject: Subject, batch: Batch, labels: Tensor) -> Tensor:
+    """∂loss/∂logits (B, T, V) for these labels, at random logits."""
+    wide = subject.logits(batch).detach()
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(wide.shape, generator=generator).to(wide.device).requires_grad_()
+    (gradient,) = torch.autograd.grad(subject.loss(replace(batch, labels=labels), logits), logits)
+    return gradient
+
+
+def _mixed(charged: _Charged) -> list[Finding]:
+    here, there = next(place for place in charged.places if place[0] != place[1])
+    measured = (
+        f"the loss holds the label of row {here[0]}, step {here[1]} against the logits of row {there[0]}, step"
+        f" {there[1]}"
+    )
+    advice = "flatten logits (B, T, V) and labels (B, T) in the same order of axes"
+    return [finding("labels_shifted", measured, advice=advice)]
+
+
+def _uncounted(charged: _Charged, batch: Batch) -> list[Finding]:
+    """Labels that the loss leaves out, though the batch says that they count."""
+    assert batch.labels is not None
+    if charged.is_mixed or not charged.places:
+        return []
+    T, offset = batch.steps, charged.offset
+    labels = batch.labels[:, max(0, -offset) : T - max(0, offset)]
+    norms = charged.norms[:, max(0, offset) : T - max(0, -offset)]
+    left_out = (labels != batch.ignored) & (norms == 0)
+    if not left_out.any():
+        return []
+    kinds = labels[left_out].unique().tolist()
+    which = f"all of symbol {kinds[0]}" if len(kinds) == 1 else f"symbols {', '.join(map(str, kinds[:5]))}"
+    row, step = (int(index) for index in left_out.nonzero()[0])
+    line = None if batch.lines is None else batch.lines[row]
+    measured = f"{int(left_out.sum())} labels ({which}) have no gradient at any of their logits"
+    return [finding("labels_uncounted", measured, where=Where(None, step - min(0, offset), line))]
+
+
+def _normalised(subject: Subject, batch: Batch) -> list[Finding]:
+    logits = subject.logits(batch).detach()
+    if float(logits.float().logsumexp(-1).abs().max()) < 1e-3:  # logarithms of probabilities
+        return []
+    moved = float(subject.loss(batch, logits + 1.0) - subject.loss(batch, logits))
+    if abs(moved) < 0.1:
+        return []
+    measured = f"1 added to all logits of every step moves the loss by {moved:.3g}"
+    return [finding("logits_not_normalised", measured)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,8 @@ SOURCE_PADDED = {
 SOURCE_LENGTHS = {"source_lengths", "source_lens", "src_lengths", "src_lens", "src_len", "src_length", "input_lengths"}
 INPUTS_PADDED = {"tgt_key_padding_mask", "tgt_padding_mask", "tgt_pad_mask", "key_padding_mask", "padding_mask"}
 LENGTHS = {"lengths", "lens"}
-FORCING = {"teacher_forcing", "teacher_forcing_ratio", "teacher_forcing_prob", "teacher_forcing_rate", "tf_ratio"}
+FORCING = re.compile(r"\w*teacher_?forc\w*|(tf|teacher)(_(ratio|prob|rate|p))?")
+"""How often the true symbol is fed, or whether it is."""
 
 
 def arguments(model: Any, batch: Batch, *, state: Any, time_first: bool) -> dict[str, Any]:
@@ -42,14 +44,16 @@ def arguments(model: Any, batch: Batch, *, state: Any, time_first: bool) -> dict
     """
     parameters = _parameters(model)
     chosen = {name: _flip(value) if time_first else value for name, value in _tokens(model, parameters, batch).items()}
-    known = _masks(batch) | dict.fromkeys(FORCING, 1.0)
+    known = _masks(batch)
     has_padding = batch.pad is not None or batch.source_mask is not None or batch.mask is not None
     for name, parameter in parameters.items():
         is_required = parameter.default is inspect.Parameter.empty
         if name in STATE and (state is not None or is_required):
             chosen[name] = _first_state(model, batch) if state is None else state
-        elif name in known and known[name] is not None and (is_required or has_padding or name in FORCING):
+        elif name in known and known[name] is not None and (is_required or has_padding):
             chosen[name] = known[name]
+        elif FORCING.fullmatch(name):
+            chosen[name] = 1.0
     return chosen
 
 
@@ -102,9 +106,10 @@ def _parameters(model: Any) -> dict[str, inspect.Parameter]:
 def _tokens(model: Any, parameters: dict[str, inspect.Parameter], batch: Batch) -> dict[str, Any]:
     """Source and inputs for the parameters that take tokens, told apart by name, else by order."""
     named = SOURCE | TARGET
-    other = {*STATE, *_masks(batch), *FORCING}
+    other = {*STATE, *_masks(batch)}
     required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
-    takers = [name for name in parameters if name not in other and (name in required or name in named)]
+    rest = [name for name in parameters if name not in other and not FORCING.fullmatch(name)]
+    takers = [name for name in rest if name in required or name in named]
     if batch.source is not None and len(takers) == 2:
         is_reversed = takers[0] in TARGET - {"inputs"} and takers[1] in SOURCE
         pair = (batch.inputs, batch.source) if is_reversed else (batch.source, batch.inputs)
