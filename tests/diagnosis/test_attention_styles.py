@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from tutorial_models import V, text
+from tutorial_models import PAD, V, pairs, text
 
-from unrolled.diagnosis import attention_numbers, check_attention
+from unrolled.diagnosis import Adapter, attention_numbers, check_attention, check_eval_mode
 
 HEADS, K = 4, 8
 HIDDEN = -1e9
@@ -164,3 +165,113 @@ def test_a_frozen_model_is_right_as_well() -> None:
     torch.manual_seed(0)
     model = Attention(rotary, 1 / math.sqrt(K)).requires_grad_(False)
     assert check_attention(model, text()) == []
+
+
+class Gated(Attention):
+    """What is no attention although a softmax is summed against something, after an attention that is right."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(rotary, 1 / math.sqrt(K))
+        self.kind = kind
+        self.gate, self.experts = nn.Linear(V, 3), nn.ModuleList(nn.Linear(V, V) for _ in range(3))
+        self.share, self.mixing = nn.Parameter(torch.tensor(0.3)), nn.Parameter(torch.eye(3) + 0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = super().forward(x)
+        gates = self.gate(h).softmax(-1)  # (B, T, experts)
+        if self.kind == "top-2 experts":
+            gates = gates * (gates >= gates.topk(2, -1).values[..., -1:])
+        if self.kind == "two softmaxes apart":
+            gates = gates - self.share * self.gate(h.flip(-1)).softmax(-1)
+        if self.kind == "mixed by weights":
+            gates = gates @ self.mixing
+        return (gates[..., None] * torch.stack([expert(h) for expert in self.experts], 2)).sum(2)
+
+
+@pytest.mark.parametrize("kind", ["experts", "top-2 experts", "two softmaxes apart", "mixed by weights"])
+def test_gates_of_experts_are_no_attention(kind: str) -> None:
+    torch.manual_seed(0)
+    assert len(attention_numbers(Gated(kind), text())) == 1
+    assert check_attention(Gated(kind), text()) == []
+
+
+class Differential(Attention):
+    """The difference of two attentions (Ye et al. 2024), or heads that talk to each other (Shazeer et al. 2020)."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(rotary, 1 / math.sqrt(K))
+        self.kind, self.share = kind, nn.Parameter(torch.tensor(0.3))
+        self.talk = nn.Parameter(torch.eye(HEADS) + 0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T = x.shape
+        q, k, v = (part.view(B, T, HEADS, K).transpose(1, 2) for part in self.qkv(self.embed(x)).chunk(3, -1))
+        visible = torch.ones(T, T, dtype=torch.bool).tril()
+        weights = plain(q, k, self.scale).masked_fill(~visible, HIDDEN).softmax(-1)
+        if self.kind == "difference":
+            weights = weights - self.share * plain(k, q, self.scale).masked_fill(~visible, HIDDEN).softmax(-1)
+        else:
+            weights = torch.einsum("bhts,hg->bgts", weights, self.talk)
+        return self.out((weights @ v).transpose(1, 2).reshape(B, T, -1))
+
+
+@pytest.mark.parametrize("kind", ["difference", "talking heads"])
+def test_weights_that_are_combined_need_not_sum_to_1(kind: str) -> None:
+    torch.manual_seed(0)
+    assert check_attention(Differential(kind), text()) == []
+
+
+class Steps(nn.Module):
+    """A decoder with a hand-written cell: one query a step, `dot` without a scale."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor, self.embed, self.out = factor, nn.Embedding(V, 16), nn.Linear(32, V)
+        self.cell = nn.Linear(32, 16)
+
+    def forward(self, src: Tensor, tgt: Tensor, teacher_force_ratio: float = 0.5) -> Tensor:
+        keys, h, logits = self.embed(src), self.embed(src[:, 0]), []
+        hidden = (src == PAD).float() * HIDDEN
+        symbol = tgt[:, 0]
+        for step in range(tgt.shape[1]):
+            h = torch.tanh(self.cell(torch.cat([self.embed(symbol), h], -1)))
+            weights = (self.factor * (keys @ h[:, :, None])[..., 0] + hidden).softmax(-1)
+            context = (weights[:, None] @ keys)[:, 0]
+            logits.append(self.out(torch.cat([h, context], -1)))
+            is_forced = torch.rand(()) < teacher_force_ratio
+            symbol = tgt[:, min(step + 1, tgt.shape[1] - 1)] if is_forced else logits[-1].argmax(-1)
+        return torch.stack(logits, 1)
+
+
+class Convolved(nn.Module):
+    """Attention of a convolution decoder (Gehring et al. 2017): √½ of a sum, no other scale."""
+
+    def __init__(self, factor: float = 0.5**0.5) -> None:
+        super().__init__()
+        self.factor, self.embed, self.out = factor, nn.Embedding(V, 16), nn.Linear(16, V)
+        self.conv = nn.Conv1d(16, 16, 3)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        keys, inputs = self.embed(src), self.embed(tgt)
+        h = torch.tanh(self.conv(nn.functional.pad(inputs.mT, (2, 0)))).mT
+        scores = (h + inputs) * self.factor @ keys.mT
+        weights = scores.masked_fill((src == PAD)[:, None], HIDDEN).softmax(-1)
+        return self.out(h + weights @ keys)
+
+
+@pytest.mark.parametrize("kind", [Steps, Convolved])
+def test_one_head_may_go_without_a_scale_by_design(kind: type[Steps | Convolved]) -> None:
+    torch.manual_seed(0)
+    assert check_attention(kind(), pairs()) == []
+    assert [one.name for one in check_attention(kind(0.3), pairs())] == ["attention_scale"]
+
+
+@pytest.mark.parametrize("name", ["teacher_force_ratio", "use_teacher_forcing", "tf", "tf_prob", "teacher_forcing"])
+def test_a_foreign_decoder_is_always_fed_the_truth(name: str) -> None:
+    torch.manual_seed(0)
+    model = Steps()
+    scope: dict[str, Any] = {"model": model}
+    exec(f"def forward(src, tgt, {name}=0.5): return model(src, tgt, {name})", scope)
+    assert check_eval_mode(scope["forward"], pairs()) == []
+    with_half = Adapter(forward=lambda model, batch: model(batch.source, batch.inputs, 0.5))
+    assert check_eval_mode(model, pairs(), adapter=with_half)

@@ -321,3 +321,28 @@ def test_the_guide_lists_every_name_and_no_other() -> None:
 def test_the_guides_examples_run(block: str) -> None:
     torch.manual_seed(0)
     exec(compile(block, "docs/diagnosis.md", "exec"), {})
+
+
+def test_a_state_in_two_parameters_is_carried_whole() -> None:
+    class Apart(RecurrentLM):
+        def forward(self, x, h=None, c=None):
+            state = None if h is None or c is None else (h, c)
+            logits, (h, c) = super().forward(x, state)
+            return logits, h, c
+
+    torch.manual_seed(0)
+    assert check_stepwise(Apart(), text()) == []
+
+    class HalfKept(Apart):
+        def forward(self, x, h=None, c=None):
+            return super().forward(x, h, None if c is None else torch.zeros_like(c))
+
+    assert [one.name for one in check_stepwise(HalfKept(), text())] == ["stepwise_mismatch"]
+
+
+def test_the_parameter_that_nobody_knows_is_asked_for() -> None:
+    def annotated(src, tgt, src_mask, tgt_mask):
+        raise AssertionError
+
+    with pytest.raises(ConfigError, match="what is 'tgt_mask'"):
+        check_causal(annotated, pairs())

@@ -162,3 +162,31 @@ def test_a_plain_function_has_random_state_only() -> None:
     found = examine(lambda x: table[x] + 0 * torch.randn(1), text(), adapter=Adapter(), overfit=False)
     assert "state_lost" in found.names  # a bigram table remembers nothing
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class Remembering(nn.Module):
+    """Keeps its state in an object that is no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn, self.out = nn.Embedding(V, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, V)
+        self.memory = SimpleMemory()
+
+    def forward(self, x):
+        h = self.memory.h if self.memory.h is not None and self.memory.h.shape[1] == len(x) else None
+        y, h = self.rnn(self.embed(x), h)
+        self.memory.h = h.detach()
+        return self.out(y)
+
+
+class SimpleMemory:
+    h = None
+
+
+def test_a_state_in_an_object_is_found_under_its_name_and_put_back() -> None:
+    torch.manual_seed(0)
+    model = Remembering()
+    assert diagnosis.check_eval_mode(model, text()) == diagnosis.check_causal(model, text()) == []
+    assert [one.name for one in diagnosis.check_state_handling(model, text())] == ["state_carried"]
+    assert model.memory.h is None
+    assert vars(model.memory) == {}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from unrolled.diagnosis.batch import Batch
-from unrolled.diagnosis.signature import arguments, find_logits, find_state, state_parameter
+from unrolled.diagnosis.signature import arguments, find_logits, find_state, state_parameters
 from unrolled.diagnosis.untouched import reseed, same_attributes
 from unrolled.errors import ShapeError
 
@@ -97,7 +97,7 @@ class Subject:
         """Whether the model has a state that can be passed from call to call."""
         if self.adapter.step is not None or (self.has_contract and self.adapter.forward is None):
             return True
-        return self.adapter.forward is None and state_parameter(self.model) is not None
+        return self.adapter.forward is None and bool(state_parameters(self.model))
 
     def step(self, tokens: Tensor, state: Any, batch: Batch) -> tuple[Tensor, Any]:
         """Logits `(B, n, V)` of more tokens `(B, n)`, and the state after them; `state` None to start."""
@@ -109,7 +109,8 @@ class Subject:
             logits, state = self.decode(tokens, state, batch)
         else:
             output = self._call(part, state)
-            logits, state = find_logits(output), find_state(output)
+            num_parts = len(state_parameters(self.model))
+            logits, state = find_logits(output), find_state(output, num_parts=num_parts)
         return self._batch_first(logits, part), state
 
     def loss(self, batch: Batch, logits: Tensor | None = None) -> Tensor:

@@ -77,7 +77,8 @@ def check_attention(model: Any, batch: Any, *, adapter: Adapter | None = None) -
     """Whether attention weights sum to 1 over the keys, with the right scale, a sane mask, and a live softmax.
 
     Attention is found by what is computed, not by names: a softmax whose result is summed against values, or fused
-    attention. A softmax that is written out with `exp` is not seen.
+    attention. A softmax that is written out with `exp` is not seen, nor one of scores that are no product and not over
+    the length of the input: that of a mixture of experts is one.
 
     Returns
     -------
@@ -105,7 +106,9 @@ def check_attention(model: Any, batch: Any, *, adapter: Adapter | None = None) -
 def _attentions(subject: Subject, batch: Batch) -> list[Attention]:
     with untouched(subject.module), subject.mode(), observed(subject) as operations:
         subject.logits(batch)
-    return operations.attentions
+    lengths = [batch.steps] if batch.source is None else [batch.steps, batch.source.shape[1]]
+    keys = {length + extra for length in lengths for extra in (0, 1)}  # one more: a sink, a first or last symbol
+    return [one for one in operations.attentions if one.head_dim is not None or one.weights.shape[-1] in keys]
 
 
 def _is_learnt(subject: Subject, batch: Batch) -> bool:

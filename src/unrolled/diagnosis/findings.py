@@ -25,7 +25,7 @@ FAULTS: dict[str, Fault] = {
         "broken",
         "logits at step t depend on the inputs 0..t only",
         "mask attention to keys after the query (True = may be attended to, lower triangle); check that no layer mixes"
-        " steps",
+        " steps; a tagger that may look ahead is examined with Adapter(is_causal=False)",
     ),
     "padding_leak": Fault(
         "broken",
@@ -36,7 +36,8 @@ FAULTS: dict[str, Fault] = {
     "batch_leak": Fault(
         "broken",
         "an example's output does not depend on the other examples of its batch",
-        "check batch_first and every view, transpose, softmax and normalisation for the batch axis",
+        "check batch_first and every view, transpose, softmax and normalisation for the batch axis; a model that wants"
+        " (T, B) is examined with Adapter(time_first=True)",
     ),
     "stepwise_mismatch": Fault(
         "broken",
@@ -66,7 +67,8 @@ FAULTS: dict[str, Fault] = {
     "attention_scale": Fault(
         "broken",
         "scores are q·k / √head_dim, so that their variance does not grow with head_dim",
-        "divide the scores once by the square root of the width of one head",
+        "divide the scores once by the square root of the width of one head; only with start values that are made for"
+        " another scale (T5, muP) can it be another",
     ),
     "attention_saturated": Fault(
         "suspect",

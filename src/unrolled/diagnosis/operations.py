@@ -191,6 +191,8 @@ class Operations(TorchDispatchMode):
         parts = [part for arg in args for part in (arg if isinstance(arg, list | tuple) else [arg])]
         tensors = _live([part for part in parts if isinstance(part, Tensor)])
         marks = [self._mark(tensor) for tensor in tensors] or [_NOTHING]
+        if name in ("add", "sub") and len({mark.softmax for mark in marks} - {None}) > 1:  # weights of two attentions
+            return _UNKNOWN
         if name in _VIEWS or name in _MASKS:
             return max(marks, key=_Mark.says)
         return _joint(marks, is_linear=name in _LINEAR)
@@ -216,10 +218,11 @@ class Operations(TorchDispatchMode):
 
     def _product(self, args: Any, kwargs: dict[str, Any], output: Tensor) -> None:
         left, right = args[-2:]
-        if self._mark(left).softmax is not None:
-            self._consumed(left, left)
-        elif self._mark(right).softmax is not None:
-            self._consumed(right, right.transpose(-2, -1))
+        if self.weights.isdisjoint({_storage(left), _storage(right)}):  # weights of the model are no values
+            if self._mark(left).softmax is not None:
+                self._consumed(left, left)
+            elif self._mark(right).softmax is not None:
+                self._consumed(right, right.transpose(-2, -1))
         if self.weights.isdisjoint({_storage(left), _storage(right)}):
             factor = self._joint_factor(left, right)
             alpha = kwargs.get("alpha", 1)

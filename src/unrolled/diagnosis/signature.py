@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unrolled.diagnosis.batch import Batch, Side
 from unrolled.errors import ConfigError
 
-__all__ = ["arguments", "find_logits", "find_state", "state_parameter", "takes_mask"]
+__all__ = ["arguments", "find_logits", "find_state", "state_parameters", "takes_mask"]
 
 SOURCE = {"source", "src", "src_ids", "src_tokens", "source_ids", "encoder_input", "encoder_inputs", "enc_in"}
 TARGET = {
@@ -23,6 +23,8 @@ STATE = (
     "state", "states", "hidden", "hidden_state", "hx", "h", "h0", "hc", "carry", "past", "past_key_values", "cache",
     "kv_cache", "caches",
 )  # fmt: skip
+CELL = ("c", "c0", "cx", "cell", "cell_state")
+"""The other half of an LSTM's state where h and c are parameters of their own."""
 SOURCE_REAL = {"source_mask", "src_mask", "encoder_mask", "input_mask"}
 SOURCE_PADDED = {
     "src_key_padding_mask", "src_padding_mask", "src_pad_mask", "source_padding_mask", "memory_key_padding_mask",
@@ -44,12 +46,13 @@ def arguments(model: Any, batch: Batch, *, state: Any, time_first: bool) -> dict
     """
     parameters = _parameters(model)
     chosen = {name: _flip(value) if time_first else value for name, value in _tokens(model, parameters, batch).items()}
-    known = _masks(batch)
+    known, states = _masks(batch), state_parameters(model)
     has_padding = batch.pad is not None or batch.source_mask is not None or batch.mask is not None
     for name, parameter in parameters.items():
         is_required = parameter.default is inspect.Parameter.empty
-        if name in STATE and (state is not None or is_required):
-            chosen[name] = _first_state(model, batch) if state is None else state
+        if name in states and (state is not None or is_required):
+            own = _first_state(model, batch) if state is None else state
+            chosen[name] = own[states.index(name)] if len(states) > 1 and own is not None else own
         elif name in known and known[name] is not None and (is_required or has_padding):
             chosen[name] = known[name]
         elif FORCING.fullmatch(name):
@@ -57,9 +60,11 @@ def arguments(model: Any, batch: Batch, *, state: Any, time_first: bool) -> dict
     return chosen
 
 
-def state_parameter(model: Any) -> str | None:
-    """The parameter that takes a state, if there is one."""
-    return next((name for name in _parameters(model) if name in STATE), None)
+def state_parameters(model: Any) -> list[str]:
+    """The parameter that takes a state, if there is one, or the two that take h and c."""
+    parameters = _parameters(model)
+    states = [name for name in parameters if name in STATE][:1]
+    return states + [name for name in parameters if states and name in CELL][:1]
 
 
 def takes_mask(model: Any, side: Side) -> bool:
@@ -84,10 +89,15 @@ def find_logits(output: Any) -> Tensor:
     raise ConfigError(f"no logits in a {type(output).__name__}; pass adapter=Adapter(forward=...) that returns them")
 
 
-def find_state(output: Any) -> Any:
-    """The state in whatever a model returns: `.state`, `["state"]`, or the second of a tuple."""
+def find_state(output: Any, *, num_parts: int = 1) -> Any:
+    """The state in whatever a model returns: `.state`, `["state"]`, or the second of a tuple.
+
+    Of a state in two parts, the second and third of a tuple.
+    """
     if isinstance(output, Tensor):
         return None
+    if num_parts > 1 and isinstance(output, tuple | list) and len(output) > num_parts:
+        return tuple(output[1 : 1 + num_parts])
     for name in STATE:
         if isinstance(output, Mapping) and name in output:
             return output[name]
@@ -106,7 +116,7 @@ def _parameters(model: Any) -> dict[str, inspect.Parameter]:
 def _tokens(model: Any, parameters: dict[str, inspect.Parameter], batch: Batch) -> dict[str, Any]:
     """Source and inputs for the parameters that take tokens, told apart by name, else by order."""
     named = SOURCE | TARGET
-    other = {*STATE, *_masks(batch)}
+    other = {*STATE, *_masks(batch), *state_parameters(model)}
     required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     rest = [name for name in parameters if name not in other and not FORCING.fullmatch(name)]
     takers = [name for name in rest if name in required or name in named]
@@ -115,7 +125,7 @@ def _tokens(model: Any, parameters: dict[str, inspect.Parameter], batch: Batch) 
         pair = (batch.inputs, batch.source) if is_reversed else (batch.source, batch.inputs)
         return dict(zip(takers, pair, strict=True))
     # an optional `targets` of a language model only asks for logits at every step
-    unknown = [name for name in takers[1:] if name in required]
+    unknown = sorted((name for name in takers[1:] if name in required), key=lambda name: name in named)
     if not takers or unknown:
         raise ConfigError(
             f"cannot tell how to call {type(model).__name__}.forward({', '.join(parameters)}): what is"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -119,7 +120,7 @@ def _copied(value: Tensor | None, copies: dict[int, Tensor]) -> Tensor | None:
 
 
 def _content(value: object) -> Undo:
-    """What restores the inside of a plain container, and of tensors in it, at any depth."""
+    """What restores the inside of a plain container or object, and of tensors in it."""
     if isinstance(value, dict):
         pairs, inner = dict(value), [_inside(item) for item in value.values()]
         return lambda: _restore_all(inner, lambda: _replace(value, pairs))
@@ -129,6 +130,11 @@ def _content(value: object) -> Undo:
     if isinstance(value, tuple):
         inner = [_inside(item) for item in value]
         return lambda: _restore_all(inner, lambda: None)
+    is_foreign = type(value).__module__.partition(".")[0] not in sys.stdlib_module_names
+    if is_foreign and hasattr(value, "__dict__") and not callable(value):
+        own = dict(vars(value))  # an object that keeps a state; not what it refers to in turn, which may be anything
+        inner = [_inside(item) for item in own.values() if isinstance(item, Tensor | dict | list | tuple)]
+        return lambda: _restore_all(inner, lambda: _replace(vars(value), own))
     return lambda: None
 
 
