@@ -332,3 +332,23 @@ def test_exposure_gap_after_training_with_a_future_leak() -> None:
     batch = pairs()
     measured = exposure_gap(Peeking(), batch)
     assert [one.name for one in measured.findings] == ["exposure_gap"]
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+def test_a_reverse_direction_that_is_read_after_one_step(is_right: bool) -> None:
+    """The last output of the reverse direction has seen one symbol; its last state has seen all."""
+
+    class Summary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = nn.Embedding(V, 8), nn.Linear(16, 2)
+            self.rnn = nn.LSTM(8, 8, batch_first=True, bidirectional=True)
+
+        def forward(self, x):
+            y, (h, _) = self.rnn(self.embed(x))
+            return self.out(torch.cat([h[0], h[1]], -1) if is_right else y[:, -1])[:, None]
+
+    torch.manual_seed(0)
+    findings = gradient_flow(Summary(), text().inputs).findings
+    assert [one.name for one in findings] == ([] if is_right else ["no_gradient"])
+    assert is_right or findings[0].where.module == "rnn.weight_hh_l0_reverse"

@@ -219,15 +219,23 @@ def _no_gradient(subject: Subject, batch: Batch) -> list[Finding]:
     if not stuck:
         return []
     others = f", and {len(stuck) - 1} other modules" if len(stuck) > 1 else ""
-    return [finding("no_gradient", f"the gradient of {stuck[0]}{others} is exactly 0", where=Where(stuck[0]))]
+    measured = f"the gradient of {stuck[0]}{others} is exactly 0"
+    if ".weight_hh" not in stuck[0]:
+        return [finding("no_gradient", measured, where=Where(stuck[0]))]
+    advice = "read the last state of each direction (h_n): at the last position the reverse one has seen one symbol"
+    return [finding("no_gradient", measured, where=Where(stuck[0]), advice=advice)]
 
 
 def _without(norms: dict[str, float], called: list[str]) -> list[str]:
+    """Modules without any gradient; of others, recurrent weights of a direction that is read after its first step."""
     largest: dict[str, float] = {}
     for name, norm in norms.items():
-        owner = name.rpartition(".")[0]
+        owner, _, own = name.rpartition(".")
+        if own.startswith("weight_hh") and owner in called:
+            largest[name] = norm
         largest[owner] = max(largest.get(owner, 0.0), norm)
-    return [owner for owner, norm in largest.items() if norm == 0.0 and owner in called]
+    stuck = [name for name, norm in largest.items() if norm == 0.0 and (name in called or name in norms)]
+    return [name for name in stuck if name not in norms or name.rpartition(".")[0] not in stuck]
 
 
 def _unregistered(subject: Subject, batch: Batch) -> list[Finding]:

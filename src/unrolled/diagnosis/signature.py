@@ -21,7 +21,8 @@ TARGET = {
 }  # fmt: skip
 STATE = (
     "state", "states", "hidden", "hidden_state", "hx", "h", "h0", "hc", "carry", "past", "past_key_values", "cache",
-    "kv_cache", "caches",
+    "kv_cache", "caches", "kv", "kvs", "past_kv", "past_kvs", "past_key_value", "layer_past", "mems", "prev_state",
+    "prev_hidden", "init_state", "initial_state",
 )  # fmt: skip
 CELL = ("c", "c0", "cx", "cell", "cell_state")
 """The other half of an LSTM's state where h and c are parameters of their own."""
