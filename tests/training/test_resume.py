@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from sessions import (
 
 from unrolled.config import Schedule
 from unrolled.errors import CheckpointError, DataError
-from unrolled.runs import Run
+from unrolled.runs import Run, locked
 from unrolled.training import train
 from unrolled.training.events import StepTaken, TrainingStarted, Warned
 
@@ -143,6 +144,27 @@ def test_a_run_that_was_killed_before_its_first_save_starts_again(pairs, config,
         train(pairs, config=config, out=tmp_path / "run", listeners=[crash_at(5)], device="cpu")
     train(resume=tmp_path / "run", device="cpu")
     assert_same_runs(tmp_path / "run", whole[0])
+
+
+def test_two_trainings_never_share_a_folder(pairs, config, whole, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole[0], path)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with locked(path):
+        with pytest.raises(CheckpointError, match="another process is training there"):
+            train(pairs, resume=path)
+        with pytest.raises(CheckpointError, match="another process is training there"):
+            train(pairs, config=config, out=path, overwrite=True)
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    (path / ".lock").touch()  # of a process that was killed: nobody holds it
+    train(pairs, resume=path)
+    assert not (path / ".lock").exists()
+
+
+def test_resuming_where_no_run_is_makes_nothing(tmp_path):
+    with pytest.raises(CheckpointError, match="is missing; expected a run folder"):
+        train(resume=tmp_path / "absent")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_changed_data_is_refused(make_pairs, config, tmp_path):

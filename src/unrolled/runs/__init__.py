@@ -1,7 +1,7 @@
 """A run's folder: read, write, verify, without any framework."""
 
 from unrolled.runs.atomic import digest_file, write_atomic
-from unrolled.runs.folder import Run, check_free, use_command
+from unrolled.runs.folder import Run, check_free, locked, use_command
 from unrolled.runs.records import DataDigest, Environment, FileDigest
 from unrolled.runs.states import SavedState, States
 from unrolled.runs.tensors import check_tensors, decode_tensors, encode_tensors
@@ -18,6 +18,7 @@ __all__ = [
     "decode_tensors",
     "digest_file",
     "encode_tensors",
+    "locked",
     "use_command",
     "write_atomic",
 ]

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,12 +22,13 @@ from unrolled.runs.states import States
 from unrolled.runs.tensors import Arrays, check_tensors, decode_tensors, encode_tensors
 from unrolled.version import __version__
 
-__all__ = ["FORMAT", "Run", "check_free", "use_command"]
+__all__ = ["FORMAT", "Run", "check_free", "locked", "use_command"]
 
 FORMAT = 1
 
 _CONFIG, _VOCABULARY, _WEIGHTS = "config.json", "vocabulary.json", "model.safetensors"
 _DATA, _ENVIRONMENT, _LOG = "data.json", "environment.json", "metrics.jsonl"
+_LOCK = ".lock"
 
 
 class Run:
@@ -189,6 +190,32 @@ class Run:
         )
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other trainings out of a folder during a block; it is made if it is not there.
+
+    The system gives a lock back when its process ends, however that is.
+
+    Raises
+    ------
+    CheckpointError
+        If another training is at work there.
+    """
+    from filelock import FileLock, Timeout
+
+    path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise CheckpointError(f"{path}: another process is training there; wait for its end, or end it") from None
+    try:
+        yield
+    finally:
+        (path / _LOCK).unlink(missing_ok=True)  # before it is given back, so that nobody holds a file without a name
+        lock.release()
+
+
 def use_command(path: Path, config: Config) -> str:
     """What to type to use a run."""
     use, rest = {"pairs": ("predict", "FILE"), "text": ("generate", "--prompt TEXT"), "frames": ("evaluate", "FILE")}[
@@ -201,7 +228,7 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     """Raise `ConfigError` unless a new run may be made at this path; nothing is changed."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; expected a folder for the run")
-    found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    found = {entry.name for entry in path.iterdir()} - {_LOCK} if path.is_dir() else set()
     if found and not _is_run(path):
         raise ConfigError(f"{path} is not empty and holds no run; choose another folder")
     if not overwrite and (_WEIGHTS in found or States(path / "resume").steps()):

@@ -18,7 +18,7 @@ from unrolled.inference.engines import AnyCodec, codec_of, sizes_of
 from unrolled.models.device import DeviceName, choose_device
 from unrolled.models.matrix_products import MatrixMode, current_matrix_mode, matrix_mode
 from unrolled.parameters import Parameter
-from unrolled.runs import Environment, Run, check_free
+from unrolled.runs import Environment, Run, check_free, locked
 from unrolled.settings import resolve
 from unrolled.text import DataFile
 from unrolled.text.tasks import is_task, task_type
@@ -92,12 +92,12 @@ def train(
     DataError
         If a data file cannot be used, or changed before it is resumed on.
     CheckpointError
-        If the run to resume or to start from is damaged.
+        If the run to resume or to start from is damaged, or another process is training in the folder.
     DivergenceError
         If gradients are not finite in several steps in a row, or `training.watch` sees that nothing can come of it.
     """
-    with connected(choose_device(device)) as (processes, where):
-        here = _Here(where, processes, listeners if processes.is_main else ())
+    with connected(choose_device(device)) as (processes, where), ExitStack() as held:
+        here = _Here(where, processes, listeners if processes.is_main else (), held)
         if resume is None:
             return _begin(
                 here, train_path, dev, config=config, preset=preset, out=out, start_from=start_from, overwrite=overwrite
@@ -106,17 +106,24 @@ def train(
             raise ConfigError(
                 "resume takes settings and folder from the run; leave out config, preset, out and start_from"
             )
-        run = here.first(lambda: Run.open(resume, for_writing=True), then=lambda: Run.open(resume))
+        run = here.first(lambda: _opened(Path(resume), here), then=lambda: Run.open(resume))
         return _resume(run, train_path, dev, here)
+
+
+def _opened(path: Path, here: _Here) -> Run:
+    Run.open(path)  # nothing is made where there is no run
+    here.held.enter_context(locked(path))
+    return Run.open(path, for_writing=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Here:
-    """Where this process trains, with whom, and who listens."""
+    """Where this process trains, with whom, who listens, and what is held until the end."""
 
     device: torch.device
     processes: Processes
     listeners: Sequence[Listener]
+    held: ExitStack
 
     def first(self, main: Callable[[], Run], *, then: Callable[[], Run]) -> Run:
         """The run as the first process makes or mends it, and as the others find it afterwards."""
@@ -171,6 +178,7 @@ def _begin(
     mode = here.matrix_mode()
 
     def create() -> Run:
+        here.held.enter_context(locked(Path(out)))
         return Run.create(
             out,
             config=start.config,
