@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 from tutorial_models import (
     GPT,
     PAD,
@@ -30,6 +31,7 @@ from unrolled.commands.doctor import _report
 from unrolled.diagnosis import FAULTS, Adapter, Batch, Finding, Where, check_causal, check_stepwise, examine
 from unrolled.diagnosis.adapter import Subject
 from unrolled.diagnosis.findings import CAUSES, worst_first
+from unrolled.diagnosis.overfitting import lowest_loss
 from unrolled.errors import ConfigError, ShapeError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
@@ -346,3 +348,36 @@ def test_the_parameter_that_nobody_knows_is_asked_for() -> None:
 
     with pytest.raises(ConfigError, match="what is 'tgt_mask'"):
         check_causal(annotated, pairs())
+
+
+class Classifier(nn.Module):
+    """One label a sequence, from the last states of both directions."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor, self.embed, self.out = factor, nn.Embedding(V, 16), nn.Linear(24, 3)
+        self.rnn = nn.LSTM(16, 12, batch_first=True, bidirectional=True)
+
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(self.embed(x), lengths, batch_first=True, enforce_sorted=False)
+        _, (h, _) = self.rnn(packed)
+        return self.factor * self.out(torch.cat([h[0], h[1]], 1))
+
+
+def test_one_label_a_sequence() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randint(3, V, (6, 8))
+    inputs[1, 5:] = inputs[3, 4:] = PAD
+    batch = Batch(inputs, torch.tensor([0, 1, 2, 0, 1, 2]), pad=PAD)  # class 0 is no padding
+    tagger = Adapter(is_causal=False)
+    healthy = examine(Classifier(), batch, adapter=tagger, loss=nn.CrossEntropyLoss(), overfit=True)
+    assert healthy.names == set()
+    assert {"check_labels", "check_first_loss", "check_overfits_one_batch", "gradient_flow"} <= set(healthy.checked)
+    assert examine(Classifier(100), batch, adapter=tagger).names >= {"first_loss"}
+    raw = examine(Classifier(), batch, adapter=tagger, loss=nn.NLLLoss())
+    assert "logits_not_normalised" in raw.names
+    same = Batch(inputs[[0, 0]], torch.tensor([0, 1]), pad=PAD)
+    assert lowest_loss(same) == pytest.approx(np.log(2))
+    assert lowest_loss(batch) == 0.0
+    with pytest.raises(ShapeError, match=r"labels must be \(6, 8\)"):
+        Batch(inputs, torch.zeros(6, 3, dtype=torch.long))

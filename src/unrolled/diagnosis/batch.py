@@ -29,7 +29,8 @@ class Batch:
     inputs : Tensor
         What the model (for pairs: its decoder) reads, token ids `(B, T)` or real vectors `(B, T, F)`.
     labels : Tensor or None
-        What the output at each step is trained to be, `(B, T)`.
+        What the output at each step is trained to be, `(B, T)`; of a model with one output a sequence `(B,)`, which is
+        kept as `(B, 1)`.
     source : Tensor or None
         What the encoder reads, `(B, S)` or `(B, S, F)`.
     source_mask : Tensor or None
@@ -55,7 +56,12 @@ class Batch:
 
     def __post_init__(self) -> None:
         inputs, source = tuple(self.inputs.shape[:2]), None if self.source is None else tuple(self.source.shape[:2])
-        expected = {"labels": inputs, "mask": inputs, "source_mask": source}
+        if self.labels is not None and self.labels.dim() == 1 and not self.labels.is_floating_point():
+            object.__setattr__(self, "labels", self.labels[:, None])
+        if self.has_classes and self.is_of_sequences and self.ignore_index is None:
+            object.__setattr__(self, "ignore_index", NO_LABEL)  # padding has no place among classes of sequences
+        expected = {"mask": inputs, "source_mask": source}
+        expected |= {"labels": (inputs[0], 1) if self.is_of_sequences else inputs}
         for name, shape in expected.items():
             part = getattr(self, name)
             if part is not None and tuple(part.shape[:2]) != shape:
@@ -122,6 +128,11 @@ class Batch:
         return self.labels is not None and not self.labels.is_floating_point()
 
     @property
+    def is_of_sequences(self) -> bool:
+        """Whether there is one label a sequence."""
+        return self.labels is not None and self.labels.dim() == 2 and self.labels.shape[1] == 1 < self.inputs.shape[1]
+
+    @property
     def size(self) -> int:
         """Number of examples B."""
         return self.inputs.shape[0]
@@ -179,7 +190,7 @@ class Batch:
 
     def _beside(self, side: Side) -> dict[str, Any]:
         """What has the columns of the source, or those of the inputs."""
-        names = (side, _MASK_OF[side], *(["labels"] if side == "inputs" else []))
+        names = (side, _MASK_OF[side], *(["labels"] if side == "inputs" and not self.is_of_sequences else []))
         return {name: part for name in names if (part := getattr(self, name)) is not None}
 
 

@@ -96,8 +96,11 @@ def check_labels(model: Any, batch: Any, *, adapter: Adapter | None = None, loss
         return []
     subject = Subject(model, adapter if loss is None else replace(adapter or Adapter(), loss=loss))
     with untouched(subject.module), subject.mode():
-        if subject.logits(batch).shape[:2] != batch.inputs.shape:
+        assert batch.labels is not None
+        if subject.logits(batch).shape[:2] != batch.labels.shape:
             return []
+        if batch.is_of_sequences:
+            return [] if subject.adapter.loss is None else _normalised(subject, batch)
         if subject.adapter.loss is None:
             return _shifted(subject, batch, 0) + _counted(subject, batch)
         charged = _Charged.of(subject, batch)

@@ -120,7 +120,8 @@ def lowest_loss(batch: Batch) -> float:
     for row, labels in enumerate(batch.labels.tolist()):
         for step, label in enumerate(labels):
             if label != batch.ignored:
-                outcomes[sources[row], _content(batch.inputs[row, : step + 1])][label] += 1
+                seen = batch.inputs[row] if batch.is_of_sequences else batch.inputs[row, : step + 1]
+                outcomes[sources[row], _content(seen)][label] += 1
     total = sum(counts.total() for counts in outcomes.values())
     nats = sum(-n * math.log(n / counts.total()) for counts in outcomes.values() for n in counts.values())
     return nats / max(total, 1)
