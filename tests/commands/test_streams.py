@@ -96,6 +96,14 @@ def test_lines_are_decoded_and_lose_their_ends(raw, lines):
     assert list(blocks_of_lines(iter(raw), encoding="utf-8")) == lines
 
 
+@pytest.mark.parametrize("text", ["", "é\n", "ċ\nა\r\n\nb"])  # U+010B and others hold the byte 0x0A
+def test_wide_encodings_are_read_whole(text):
+    data = text.encode("utf-16")
+    arrived = ([line] for line in data.splitlines(keepends=True))
+    blocks = list(blocks_of_lines(arrived, encoding="utf-16"))
+    assert [line for block in blocks for line in block] == text.replace("\r", "").removesuffix("\n").split("\n")
+
+
 def test_what_is_not_text_is_named_by_line_and_byte():
     blocks = blocks_of_lines(iter([[b"ab\tx\n"], [b"can\x92t\ty\n"]]), encoding="utf-8")
     assert next(blocks) == ["ab\tx"]

@@ -71,7 +71,7 @@ def _read_blocks(stream: Raw, blocks: Queue[bytes | BaseException]) -> None:
 
 
 def blocks_of_lines(arrived: Iterator[list[bytes]], *, encoding: str) -> Iterator[list[str]]:
-    """Decode lines as they arrive; line ends are cut off.
+    """Decode lines as they arrive, or all at once where LF is not the byte 0x0A (UTF-16); line ends are cut off.
 
     Raises
     ------
@@ -81,7 +81,11 @@ def blocks_of_lines(arrived: Iterator[list[bytes]], *, encoding: str) -> Iterato
     from unrolled.text.files import decode
 
     line, offset = 1, 0
+    if "\n".encode(encoding) != b"\n":
+        arrived = iter([[part for raw in arrived for part in raw]])
     for raw in arrived:
+        if not raw:
+            return
         data = b"".join(raw)
         text = decode(data, encoding, file="standard input", line=line, offset=offset)
         yield [part.removesuffix("\r") for part in text.removesuffix("\n").split("\n")]
