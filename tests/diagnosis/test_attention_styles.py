@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tutorial_models import PAD, V, pairs, text
 
 from unrolled.diagnosis import Adapter, attention_numbers, check_attention, check_eval_mode
+from unrolled.diagnosis.signature import arguments
 
 HEADS, K = 4, 8
 HIDDEN = -1e9
@@ -264,6 +265,13 @@ def test_one_head_may_go_without_a_scale_by_design(kind: type[Steps | Convolved]
     torch.manual_seed(0)
     assert check_attention(kind(), pairs()) == []
     assert [one.name for one in check_attention(kind(0.3), pairs())] == ["attention_scale"]
+
+
+@pytest.mark.parametrize("name", ["no_teacher_forcing", "teacher", "teacher_forcing_tokens", "tfidf"])
+def test_what_only_looks_like_a_rate_of_truth_is_left_alone(name: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def forward(x, {name}=None): return {name}", scope)
+    assert arguments(scope["forward"], text(), state=None, time_first=False).keys() == {"x"}
 
 
 @pytest.mark.parametrize("name", ["teacher_force_ratio", "use_teacher_forcing", "tf", "tf_prob", "teacher_forcing"])

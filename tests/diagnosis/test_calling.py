@@ -342,6 +342,16 @@ def test_a_state_in_two_parameters_is_carried_whole() -> None:
     assert [one.name for one in check_stepwise(HalfKept(), text())] == ["stepwise_mismatch"]
 
 
+def test_a_condition_beside_the_state_is_no_part_of_it() -> None:
+    class Conditioned(RecurrentLM):
+        def forward(self, x, hidden=None, c=None):
+            assert c is None
+            return super().forward(x, hidden)
+
+    torch.manual_seed(0)
+    assert check_stepwise(Conditioned(), text()) == []
+
+
 def test_the_parameter_that_nobody_knows_is_asked_for() -> None:
     def annotated(src, tgt, src_mask, tgt_mask):
         raise AssertionError
@@ -376,6 +386,8 @@ def test_one_label_a_sequence() -> None:
     assert examine(Classifier(100), batch, adapter=tagger).names >= {"first_loss"}
     raw = examine(Classifier(), batch, adapter=tagger, loss=nn.NLLLoss())
     assert "logits_not_normalised" in raw.names
+    one_logit = nn.Sequential(nn.Embedding(V, 8), nn.Flatten(), nn.Linear(64, 1))
+    assert examine(one_logit, Batch(inputs, torch.tensor([0, 1, 1, 0, 1, 0])), adapter=tagger).names == set()
     same = Batch(inputs[[0, 0]], torch.tensor([0, 1]), pad=PAD)
     assert lowest_loss(same) == pytest.approx(np.log(2))
     assert lowest_loss(batch) == 0.0

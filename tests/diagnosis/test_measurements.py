@@ -282,6 +282,48 @@ def test_losses_that_are_right_in_other_ways() -> None:
 
     assert check_labels(RecurrentLM(), text(), loss=focal) == []
 
+    def one_against_all(logits, labels):
+        return nn.functional.binary_cross_entropy_with_logits(logits, nn.functional.one_hot(labels, V).float())
+
+    def with_size_penalty(logits, labels):
+        return nn.functional.cross_entropy(logits.mT, labels) + 0.5 * logits.logsumexp(-1).square().sum()
+
+    def without_first_step(logits, labels):
+        return nn.functional.cross_entropy(logits[:, 1:].mT, labels[:, 1:])
+
+    def hardest(logits, labels):
+        return nn.functional.cross_entropy(logits.mT, labels, reduction="none").flatten().topk(5).values.mean()
+
+    def sampled(logits, labels):
+        return nn.functional.cross_entropy((logits + torch.randn(V).gt(0.5) * -9.0).mT, labels)
+
+    def counted(logits, labels):
+        return logits.argmax(-1).ne(labels).float().mean()
+
+    for loss in (one_against_all, with_size_penalty, without_first_step, hardest, sampled, counted):
+        assert check_labels(RecurrentLM(), text(), loss=loss) == [], loss.__name__
+
+
+def test_weights_of_classes_do_not_hide_a_shift_nor_make_one() -> None:
+    torch.manual_seed(0)
+    weight = torch.linspace(0.1, 2, V)
+
+    def weighted(logits, labels):
+        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), weight)
+
+    assert check_labels(RecurrentLM(), Batch(text().inputs, text().inputs), loss=weighted) == []
+    assert [one.name for one in check_labels(RecurrentLM(), text(), loss=weighted)] == ["labels_shifted"]
+
+
+def test_padding_that_nobody_named_is_no_symbol_left_out() -> None:
+    tokens = text().inputs.clone()
+    tokens[:2, 4:] = PAD
+    batch = Batch(tokens[:, :-1], tokens[:, 1:])
+    torch.manual_seed(0)
+    assert check_labels(RecurrentLM(), batch, loss=nn.CrossEntropyLoss(ignore_index=PAD)) == []
+    none = Batch(batch.inputs, torch.full_like(batch.inputs, -100))
+    assert check_labels(RecurrentLM(), none, loss=nn.CrossEntropyLoss()) == []
+
 
 def test_few_labels_of_two_kinds_and_memories_are_no_shift() -> None:
     inputs = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [1, 1, 0, 1], [0, 0, 1, 0]])

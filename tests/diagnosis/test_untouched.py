@@ -183,6 +183,16 @@ class SimpleMemory:
     h = None
 
 
+def test_objects_that_refer_to_each_other_are_left_alone() -> None:
+    one, other = SimpleMemory(), SimpleMemory()
+    one.others, other.others = [other], [one]
+    torch.manual_seed(0)
+    model = Remembering()
+    model.memory.others = [one]
+    assert diagnosis.check_eval_mode(model, text()) == []
+    assert one.others == [other]
+
+
 def test_a_state_in_an_object_is_found_under_its_name_and_put_back() -> None:
     torch.manual_seed(0)
     model = Remembering()

@@ -312,6 +312,12 @@ def test_a_pipe_is_written_into_and_a_link_stays_one(tmp_path):
     write_atomic(tmp_path / "pipe", b"content")
     assert os.read(reader, 99) == b"content"
     os.close(reader)
+    with (tmp_path / "log").open("ab") as log:
+        log.write(b"earlier ")
+        log.flush()
+        write_atomic(Path(f"/dev/fd/{log.fileno()}"), b"later")
+    assert (tmp_path / "log").read_bytes() == b"earlier later"
+    (tmp_path / "log").unlink()
     (tmp_path / "link").symlink_to("file")
     for content in (b"new", b"newer"):
         write_atomic(tmp_path / "link", content)

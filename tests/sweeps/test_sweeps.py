@@ -121,6 +121,15 @@ def test_whole_types_can_be_varied():
     assert (second.config.model.encoder.type, second.config.model.encoder.cell) == ("recurrent", "gru")
 
 
+def test_choices_that_come_to_the_same_are_refused():
+    encoders = [{"type": "recurrent"}, {"cell": "gru"}]
+    sweep = Sweep.model_validate({"train": "a", "preset": "tiny", "vary": {"model.encoder": encoders}})
+    with pytest.raises(
+        ConfigError, match=r"is the same training as model.encoder=\{type = \"recurrent\"\} seed 0; leave"
+    ):
+        trials_of(sweep)
+
+
 def test_other_settings_or_other_data_are_other_trials(tmp_path):
     (tmp_path / "base.toml").write_text("training.max_steps = 5")
     (tmp_path / "words.tsv").write_text("a\tb\n")

@@ -134,13 +134,14 @@ def check_writable(path: Path) -> None:
     from tempfile import TemporaryFile
 
     from unrolled.errors import ConfigError
+    from unrolled.runs import is_stream
 
     folder = path.resolve().parent
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; expected a file to write")
     if not folder.is_dir():
         raise ConfigError(f"{path}: the folder {path.parent} does not exist; make it first")
-    if path.exists() and not path.is_file():  # a device or a pipe
+    if is_stream(path):
         return
     try:
         TemporaryFile(dir=folder).close()

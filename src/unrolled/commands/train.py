@@ -115,8 +115,8 @@ def train(
     if is_dry:
         _print_plan(files, dev_files, config, start_from)
         return
-    first = str(files[0] if isinstance(files, tuple) else files)
-    out = out or Path("runs") / Path(first.removeprefix("task:").removesuffix(".gz")).resolve().stem
+    first = Path(str(files[0] if isinstance(files, tuple) else files).removeprefix("task:").removesuffix(".gz"))
+    out = out or Path("runs") / (first.resolve() if first.name in ("", "..") else first).stem
     finish(run_training(files, dev=dev_files, config=config, out=out, start_from=start_from, device=device))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -10,14 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.signature import arguments, find_logits, find_state, state_parameters
 from unrolled.diagnosis.untouched import reseed, same_attributes
 from unrolled.errors import ShapeError
 
-__all__ = ["Adapter", "Subject"]
+__all__ = ["Adapter", "Subject", "chance_level"]
 
 Step = Callable[[Any, Tensor, Any, Batch], tuple[Tensor, Any]]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -117,6 +118,9 @@ class Subject:
         """Training loss of a batch, in nats per label unless the adapter has its own."""
         assert batch.labels is not None
         logits = self.logits(batch) if logits is None else logits
+        if self.adapter.loss is None and logits.shape[-1] == 1:  # one logit decides between two classes
+            counted = batch.labels != batch.ignored
+            return binary_cross_entropy_with_logits(logits[..., 0][counted], batch.labels[counted].to(logits.dtype))
         if self.adapter.loss is None:
             return cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=batch.ignored)
         return _apply(self.adapter.loss, logits, batch.labels)
@@ -175,6 +179,11 @@ class Subject:
             f"logits of {self.name} must be (B, T, V) with B = {B} and T = {T}, got {tuple(logits.shape)}; pass"
             f" adapter=Adapter(forward=...) that returns (B, T, V), or Adapter(time_first=True) for a time-first model"
         )
+
+
+def chance_level(logits: Tensor) -> float:
+    """Ln V, the loss of a guess; ln 2 for one logit."""
+    return math.log(max(2, logits.shape[-1]))
 
 
 def _apply(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unrolled.diagnosis.adapter import Adapter, Subject
+from unrolled.diagnosis.adapter import Adapter, Subject, chance_level
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.findings import Finding, Where, finding
 from unrolled.diagnosis.operations import Attention, observed
@@ -117,7 +117,7 @@ def _is_learnt(subject: Subject, batch: Batch) -> bool:
         return False
     with untouched(subject.module), subject.mode(), torch.no_grad():
         logits = subject.logits(batch)
-        return float(Subject(subject.model).loss(batch, logits)) < 0.5 * math.log(logits.shape[-1])
+        return float(Subject(subject.model).loss(batch, logits)) < 0.5 * chance_level(logits)
 
 
 # --- one attention at a time -----------------------------------------------------------------------------------------
@@ -236,4 +236,4 @@ def _goes_without(attention: Attention, module: nn.Module | None, factor: float)
     if is_recurrent and math.isclose(factor, 1.0, rel_tol=1e-6):
         return True
     is_convolved = any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts)
-    return is_convolved and any(math.isclose(factor, usual, rel_tol=1e-4) for usual in (1.0, math.sqrt(0.5), 0.5))
+    return is_convolved and any(math.isclose(factor, usual, rel_tol=1e-4) for usual in (1.0, math.sqrt(0.5)))

@@ -109,7 +109,8 @@ FAULTS: dict[str, Fault] = {
     "labels_uncounted": Fault(
         "suspect",
         "every label that is not the ignored one has a gradient",
-        "give padding an id of its own: where it shares that of the end of a sequence, the end is never learnt",
+        "give padding an id of its own: where it shares that of the end of a sequence, the end is never learnt; or the"
+        " symbol's class weight is 0",
     ),
     "logits_not_normalised": Fault(
         "broken",

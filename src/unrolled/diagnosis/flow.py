@@ -218,9 +218,9 @@ def _no_gradient(subject: Subject, batch: Batch) -> list[Finding]:
         stuck = _without(_to_weights(subject, batch), called)
     if not stuck:
         return []
-    others = f", and {len(stuck) - 1} other modules" if len(stuck) > 1 else ""
+    others = f", and {len(stuck) - 1} more" if len(stuck) > 1 else ""
     measured = f"the gradient of {stuck[0]}{others} is exactly 0"
-    if ".weight_hh" not in stuck[0]:
+    if not stuck[0].endswith("_reverse"):
         return [finding("no_gradient", measured, where=Where(stuck[0]))]
     advice = "read the last state of each direction (h_n): at the last position the reverse one has seen one symbol"
     return [finding("no_gradient", measured, where=Where(stuck[0]), advice=advice)]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_columns
 
-from unrolled.diagnosis.adapter import Adapter, Loss, Subject
+from unrolled.diagnosis.adapter import Adapter, Loss, Subject, chance_level
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.dependence import altered_at, reach
 from unrolled.diagnosis.findings import Finding, Where, finding
-from unrolled.diagnosis.untouched import jittered, untouched
+from unrolled.diagnosis.untouched import jittered, reseed, untouched
 
 __all__ = ["check_first_loss", "check_labels", "label_shift"]
 
@@ -54,14 +54,13 @@ def check_first_loss(
         loss = float(subject.loss(batch, logits))
     if _are_probabilities(logits):
         return [finding("probabilities_not_logits", "the outputs are in 0 … 1 and sum to 1 at every step")]
-    chance = math.log(logits.shape[-1])
+    chance = chance_level(logits)
     is_low = is_untrained and loss < chance - 1
     if math.isnan(loss) or (loss <= chance + 1 and not is_low):
         return []
     spread = float(logits.float().std())
-    measured = (
-        f"loss {loss:.3f}, ln V = ln {logits.shape[-1]} = {chance:.3f}; standard deviation of the logits {spread:.3g}"
-    )
+    level = f"ln V = ln {max(2, logits.shape[-1])} = {chance:.3f}"
+    measured = f"loss {loss:.3f}, {level}; standard deviation of the logits {spread:.3g}"
     advice = "look for labels among the inputs (a future leak, labels shifted by 0)" if is_low else None
     return [finding("first_loss", measured, advice=advice)]
 
@@ -92,7 +91,7 @@ def check_labels(model: Any, batch: Any, *, adapter: Adapter | None = None, loss
         `labels_shifted`, `pads_counted`, `labels_uncounted`, `logits_not_normalised`.
     """
     batch = Batch.of(batch)
-    if not batch.has_classes or batch.inputs.is_floating_point():
+    if not batch.has_classes or batch.inputs.is_floating_point() or (batch.labels == batch.ignored).all():
         return []
     subject = Subject(model, adapter if loss is None else replace(adapter or Adapter(), loss=loss))
     with untouched(subject.module), subject.mode():
@@ -236,21 +235,26 @@ class _Charged:
     def of(cls, subject: Subject, batch: Batch) -> _Charged:
         """Change some labels, one at a time."""
         assert batch.labels is not None
-        own = _gradients(subject, batch, batch.labels)
-        real = batch.labels != batch.ignored
-        places = []
-        spread = [int(len(real.nonzero()) * (GOLDEN * probe % 1)) for probe in range(PROBES)]
-        for row, step in real.nonzero()[sorted(set(spread))].tolist():
-            others = batch.labels[real & (batch.labels != batch.labels[row, step])]
+        labels, real = batch.labels, batch.labels != batch.ignored
+        here = real.nonzero()
+        logits = torch.randn(subject.logits(batch).shape, generator=torch.Generator().manual_seed(0))
+        logits = logits.to(subject.logits(batch)).requires_grad_()
+        own = _gradient(subject, batch, logits)
+        norms, places = own.norm(dim=-1), []
+        chosen = {int(len(here) * (GOLDEN * probe % 1)) for probe in range(PROBES)}
+        for row, step in here[sorted(chosen)].tolist():
+            others = labels[real & (labels != labels[row, step])]
             if not len(others):
                 continue
-            labels = batch.labels.clone()
-            labels[row, step] = others[0]
-            moved = (_gradients(subject, batch, labels) - own).norm(dim=-1)
-            changed = (moved > 1e-5 * moved.max()).nonzero().tolist()
-            if len(changed) == 1:  # where more moves, the loss averages over another number of labels
+            altered = labels.clone()
+            altered[row, step] = others[0]
+            new = _gradient(subject, replace(batch, labels=altered), logits)
+            scale = (new.norm(dim=-1) / norms)[norms > 0].median()  # of a mean over another number or weight of labels
+            moved = (new - scale * own).norm(dim=-1)
+            changed = (moved > 1e-3 * moved.max()).nonzero().tolist()
+            if len(changed) == 1:
                 places.append(((row, step), tuple(changed[0])))
-        return cls(own.norm(dim=-1), tuple(places))
+        return cls(norms, tuple(places))
 
     @property
     def offset(self) -> int:
@@ -264,13 +268,11 @@ class _Charged:
         return len(moves) > 1 or any(rows for rows, _ in moves)
 
 
-def _gradients(subject: Subject, batch: Batch, labels: Tensor) -> Tensor:
-    """∂loss/∂logits (B, T, V) for these labels, at random logits."""
-    wide = subject.logits(batch).detach()
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(wide.shape, generator=generator).to(wide.device).requires_grad_()
-    (gradient,) = torch.autograd.grad(subject.loss(replace(batch, labels=labels), logits), logits)
-    return gradient
+def _gradient(subject: Subject, batch: Batch, logits: Tensor) -> Tensor:
+    """∂loss/∂logits (B, T, V); zeros of a loss that has none."""
+    reseed()
+    loss = subject.loss(batch, logits)
+    return torch.autograd.grad(loss, logits)[0] if loss.requires_grad else torch.zeros_like(logits)
 
 
 def _mixed(charged: _Charged) -> list[Finding]:
@@ -284,30 +286,43 @@ def _mixed(charged: _Charged) -> list[Finding]:
 
 
 def _uncounted(charged: _Charged, batch: Batch) -> list[Finding]:
-    """Labels that the loss leaves out, though the batch says that they count."""
+    """A symbol whose labels the loss leaves out, though the batch says that they count."""
     assert batch.labels is not None
     if charged.is_mixed or not charged.places:
         return []
     T, offset = batch.steps, charged.offset
     labels = batch.labels[:, max(0, -offset) : T - max(0, offset)]
     norms = charged.norms[:, max(0, offset) : T - max(0, -offset)]
-    left_out = (labels != batch.ignored) & (norms == 0)
-    if not left_out.any():
+    counts = (labels != batch.ignored) & (norms > 0).any(0)  # some losses leave out the first step, or the last
+    left_out = counts & (norms == 0)
+    kinds = labels[left_out].unique()
+    if len(kinds) != 1 or not torch.equal(left_out, counts & (labels == kinds)) or _is_padding(labels == kinds, batch):
         return []
-    kinds = labels[left_out].unique().tolist()
-    which = f"all of symbol {kinds[0]}" if len(kinds) == 1 else f"symbols {', '.join(map(str, kinds[:5]))}"
     row, step = (int(index) for index in left_out.nonzero()[0])
     line = None if batch.lines is None else batch.lines[row]
-    measured = f"{int(left_out.sum())} labels ({which}) have no gradient at any of their logits"
+    measured = f"none of the {int(left_out.sum())} labels of symbol {int(kinds)} has a gradient at its logits"
     return [finding("labels_uncounted", measured, where=Where(None, step - min(0, offset), line))]
 
 
+def _is_padding(where: Tensor, batch: Batch) -> bool:
+    """Whether these are the ends of rows, more than one in some, of a batch that does not name its padding."""
+    is_named = batch.pad is not None or batch.mask is not None or batch.ignore_index is not None
+    at_end = where.long().flip(1).cummin(1).values.flip(1).bool()
+    return not is_named and torch.equal(at_end, where) and bool((where.sum(1) > 1).any())
+
+
 def _normalised(subject: Subject, batch: Batch) -> list[Finding]:
+    """Whether the loss is one of log-probabilities, linear in what it is given, while the model gives logits."""
     logits = subject.logits(batch).detach()
-    if float(logits.float().logsumexp(-1).abs().max()) < 1e-3:  # logarithms of probabilities
+    if logits.shape[-1] == 1 or float(logits.float().logsumexp(-1).abs().max()) < 1e-3:
         return []
-    moved = float(subject.loss(batch, logits + 1.0) - subject.loss(batch, logits))
-    if abs(moved) < 0.1:
+
+    def loss(added: float) -> float:
+        reseed()
+        return float(subject.loss(batch, logits + added).detach())
+
+    down, own, up = loss(-1.0), loss(0.0), loss(1.0)
+    if abs(up - own) < 0.1 or not math.isclose(up - own, own - down, rel_tol=1e-3):
         return []
-    measured = f"1 added to all logits of every step moves the loss by {moved:.3g}"
+    measured = f"1 added to all logits of every step moves the loss by {up - own:.3g}"
     return [finding("logits_not_normalised", measured)]

@@ -223,7 +223,6 @@ class Operations(TorchDispatchMode):
                 self._consumed(left, left)
             elif self._mark(right).softmax is not None:
                 self._consumed(right, right.transpose(-2, -1))
-        if self.weights.isdisjoint({_storage(left), _storage(right)}):
             factor = self._joint_factor(left, right)
             alpha = kwargs.get("alpha", 1)
             mark = _Mark(None if factor is None else factor * alpha, left.shape[-1], _unit(left) or _unit(right.mT))

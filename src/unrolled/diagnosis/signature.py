@@ -33,8 +33,12 @@ SOURCE_PADDED = {
 SOURCE_LENGTHS = {"source_lengths", "source_lens", "src_lengths", "src_lens", "src_len", "src_length", "input_lengths"}
 INPUTS_PADDED = {"tgt_key_padding_mask", "tgt_padding_mask", "tgt_pad_mask", "key_padding_mask", "padding_mask"}
 LENGTHS = {"lengths", "lens"}
-FORCING = re.compile(r"\w*teacher_?forc\w*|(tf|teacher)(_(ratio|prob|rate|p))?")
+FORCING = re.compile(r"((use|is|with|do)_)?(teacher_?forc(e|ed|ing)|tf)(_(ratio|prob|rate|p))?")
 """How often the true symbol is fed, or whether it is."""
+
+
+class Parts(tuple[Any, ...]):
+    """A state whose parts are parameters of their own."""
 
 
 def arguments(model: Any, batch: Batch, *, state: Any, time_first: bool) -> dict[str, Any]:
@@ -51,9 +55,10 @@ def arguments(model: Any, batch: Batch, *, state: Any, time_first: bool) -> dict
     has_padding = batch.pad is not None or batch.source_mask is not None or batch.mask is not None
     for name, parameter in parameters.items():
         is_required = parameter.default is inspect.Parameter.empty
-        if name in states and (state is not None or is_required):
-            own = _first_state(model, batch) if state is None else state
-            chosen[name] = own[states.index(name)] if len(states) > 1 and own is not None else own
+        if isinstance(state, Parts) and name in states:
+            chosen[name] = state[states.index(name)]
+        elif name in states[:1] and (state is not None or is_required):
+            chosen[name] = _first_state(model, batch) if state is None else state
         elif name in known and known[name] is not None and (is_required or has_padding):
             chosen[name] = known[name]
         elif FORCING.fullmatch(name):
@@ -98,7 +103,7 @@ def find_state(output: Any, *, num_parts: int = 1) -> Any:
     if isinstance(output, Tensor):
         return None
     if num_parts > 1 and isinstance(output, tuple | list) and len(output) > num_parts:
-        return tuple(output[1 : 1 + num_parts])
+        return Parts(output[1 : 1 + num_parts])
     for name in STATE:
         if isinstance(output, Mapping) and name in output:
             return output[name]

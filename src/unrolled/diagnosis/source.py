@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from unrolled.diagnosis.adapter import Adapter, Subject
+from unrolled.diagnosis.adapter import Adapter, Subject, chance_level
 from unrolled.diagnosis.batch import Batch
 from unrolled.diagnosis.findings import Finding, Where, finding
 from unrolled.diagnosis.regions import ROUNDING, difference
@@ -71,7 +70,7 @@ def _swapped_sources(subject: Subject, batch: Batch) -> list[Finding]:
     subject, logits = Subject(subject.model, replace(subject.adapter, loss=None)), subject.logits(batch)
     own = float(subject.loss(batch, logits))
     swapped = float(subject.loss(replace(batch, source=others.source, source_mask=others.source_mask)))
-    if own > 0.9 * math.log(logits.shape[-1]) or swapped > 1.01 * own:
+    if own > 0.9 * chance_level(logits) or swapped > 1.01 * own:
         return []
     what = f"loss {own:.3f} with the right sources, {swapped:.3f} with those of other examples"
     return [finding("source_ignored", what)]

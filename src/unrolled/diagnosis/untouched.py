@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,7 +97,8 @@ _INTERNAL = frozenset(vars(nn.Module())) - {"_buffers", "_modules", "training"}
 
 def _attributes(part: nn.Module, copies: dict[int, Tensor]) -> Undo:
     own, buffers = dict(vars(part)), dict(part._buffers)
-    inner = [_content(value) for name, value in own.items() if name not in _INTERNAL and name != "_buffers"]
+    kept = [value for name, value in own.items() if name not in _INTERNAL and name != "_buffers"]
+    inner = [undo(value) for value in kept for undo in (_content, _object)]
     for name, value in buffers.items():
         part._buffers[name] = _copied(value, copies)
     for name, value in own.items():
@@ -120,22 +121,30 @@ def _copied(value: Tensor | None, copies: dict[int, Tensor]) -> Tensor | None:
 
 
 def _content(value: object) -> Undo:
-    """What restores the inside of a plain container or object, and of tensors in it."""
+    """What restores the inside of a plain container, and of containers and tensors in it, at any depth."""
     if isinstance(value, dict):
-        pairs, inner = dict(value), [_inside(item) for item in value.values()]
+        pairs, inner = dict(value), _insides(value.values())
         return lambda: _restore_all(inner, lambda: _replace(value, pairs))
     if isinstance(value, list):
-        items, inner = list(value), [_inside(item) for item in value]
+        items, inner = list(value), _insides(value)
         return lambda: _restore_all(inner, lambda: value.__setitem__(slice(None), items))
     if isinstance(value, tuple):
-        inner = [_inside(item) for item in value]
+        inner = _insides(value)
         return lambda: _restore_all(inner, lambda: None)
-    is_foreign = type(value).__module__.partition(".")[0] not in sys.stdlib_module_names
-    if is_foreign and hasattr(value, "__dict__") and not callable(value):
-        own = dict(vars(value))  # an object that keeps a state; not what it refers to in turn, which may be anything
-        inner = [_inside(item) for item in own.values() if isinstance(item, Tensor | dict | list | tuple)]
-        return lambda: _restore_all(inner, lambda: _replace(vars(value), own))
     return lambda: None
+
+
+def _object(value: object) -> Undo:
+    """What restores the attributes of an object that may keep a state, but not of the objects it refers to in turn."""
+    is_foreign = type(value).__module__.partition(".")[0] not in sys.stdlib_module_names
+    if not is_foreign or callable(value) or isinstance(value, Tensor) or not hasattr(value, "__dict__"):
+        return lambda: None
+    own, inner = dict(vars(value)), _insides(vars(value).values())
+    return lambda: _restore_all(inner, lambda: _replace(vars(value), own))
+
+
+def _insides(values: Iterable[object]) -> list[Undo]:
+    return [_inside(item) for item in values if isinstance(item, Tensor | dict | list | tuple)]
 
 
 def _inside(value: object) -> Undo:

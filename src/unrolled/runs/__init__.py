@@ -1,6 +1,6 @@
 """A run's folder: read, write, verify, without any framework."""
 
-from unrolled.runs.atomic import digest_file, write_atomic
+from unrolled.runs.atomic import digest_file, is_stream, write_atomic
 from unrolled.runs.folder import Run, check_free, locked, use_command
 from unrolled.runs.records import DataDigest, Environment, FileDigest
 from unrolled.runs.states import SavedState, States
@@ -18,6 +18,7 @@ __all__ = [
     "decode_tensors",
     "digest_file",
     "encode_tensors",
+    "is_stream",
     "locked",
     "use_command",
     "write_atomic",

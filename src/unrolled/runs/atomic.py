@@ -10,7 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 
-__all__ = ["digest_file", "digest_of", "sweep", "write_atomic"]
+__all__ = ["digest_file", "digest_of", "is_stream", "sweep", "write_atomic"]
 
 _SUFFIX = ".partial"
 
@@ -21,13 +21,14 @@ def write_atomic(path: Path, content: bytes) -> None:
     Parameters
     ----------
     path : Path
-        The file; its folder exists. A link stays one, and what it leads to is written. Into a device or a pipe the
-        content goes as it is: there is nothing to keep.
+        The file; its folder exists. A link stays one, and what it leads to is written. A device, a pipe and whatever
+        `/dev/stdout` stands for get the content as it is: there is nothing to replace.
     content : bytes
         All of it.
     """
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)
+    if is_stream(path):
+        with path.open("ab", buffering=0) as stream:
+            stream.write(content)
         return
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_SUFFIX}")
@@ -40,6 +41,11 @@ def write_atomic(path: Path, content: bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is no file of its own, though it can be written to."""
+    return path.exists() and (not path.is_file() or path.absolute().parts[1:2] in (("dev",), ("proc",)))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -212,8 +212,7 @@ def locked(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        (path / _LOCK).unlink(missing_ok=True)  # before it is given back, so that nobody holds a file without a name
-        lock.release()
+        lock.release()  # the file stays: whoever opened it before it was removed would hold a lock that nobody sees
 
 
 def use_command(path: Path, config: Config) -> str:

@@ -23,7 +23,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -210,7 +210,7 @@ def trials_of(sweep: Sweep) -> list[Trial]:
     Raises
     ------
     ConfigError
-        If a setting is unknown or makes no sense.
+        If a setting is unknown or makes no sense, or two choices come to the same.
     """
     base = None if sweep.preset is None else presets.get(sweep.preset)
     data, trials = _digest(sweep), []
@@ -219,7 +219,16 @@ def trials_of(sweep: Sweep) -> list[Trial]:
         for seed in sweep.seeds:
             config = resolve(base, file=sweep.config, overrides=overrides, flags={"training.seed": seed})
             trials.append(Trial(choice, seed, (*_data(sweep), *overrides, f"--seed={seed}"), config, data))
+    _refuse_twins(trials)
     return trials
+
+
+def _refuse_twins(trials: Sequence[Trial]) -> None:
+    first: dict[str, Trial] = {}
+    for trial in trials:
+        twin = first.setdefault(trial.name, trial)
+        if twin is not trial:
+            raise ConfigError(f"vary: {trial} is the same training as {twin}; leave one of them out")
 
 
 def _digest(sweep: Sweep) -> str:
