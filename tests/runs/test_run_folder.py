@@ -4,6 +4,9 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -317,6 +320,10 @@ def test_a_pipe_is_written_into_and_a_link_stays_one(tmp_path):
         log.flush()
         write_atomic(Path(f"/dev/fd/{log.fileno()}"), b"later")
     assert (tmp_path / "log").read_bytes() == b"earlier later"
+    script = "from pathlib import Path; from unrolled.runs import write_atomic; write_atomic(Path('/dev/stdout'), b'!')"
+    with (tmp_path / "log").open("ab") as log:
+        subprocess.run([sys.executable, "-c", script], stdout=log, check=True)
+    assert (tmp_path / "log").read_bytes() == b"earlier later!"
     (tmp_path / "log").unlink()
     (tmp_path / "link").symlink_to("file")
     for content in (b"new", b"newer"):
@@ -324,6 +331,14 @@ def test_a_pipe_is_written_into_and_a_link_stays_one(tmp_path):
         assert (tmp_path / "link").is_symlink()
         assert (tmp_path / "file").read_bytes() == content
     assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link", "file"}
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no memory file system")
+def test_files_in_memory_are_files():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for content in (b"old", b"new"):
+            write_atomic(Path(folder) / "a", content)
+        assert (Path(folder) / "a").read_bytes() == b"new"
 
 
 def test_what_uses_a_run_can_be_pasted_into_a_shell():

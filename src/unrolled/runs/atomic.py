@@ -44,8 +44,11 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a path is no file of its own, though it can be written to."""
-    return path.exists() and (not path.is_file() or path.absolute().parts[1:2] in (("dev",), ("proc",)))
+    """Whether a path can be written to but is no file of its own: a device, a pipe, an open file of this process."""
+    if not path.is_file():
+        return path.exists()
+    leads_to = path.parent / path.readlink() if path.is_symlink() else path  # /dev/stdout -> /proc/self/fd/1
+    return any(place.parent.resolve().parts[1:2] == ("proc",) for place in (path, leads_to))
 
 
 def _sync_folder(folder: Path) -> None:
