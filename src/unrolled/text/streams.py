@@ -13,7 +13,7 @@ from unrolled.text.vocabulary import BOS, PAD
 
 __all__ = ["Streams", "TextBatch", "Windows", "text_batch"]
 
-_FORGET_PROBABILITY = 0.01  # that a stream returns to the start of the state before a chunk
+_FORGET_PROBABILITY = 0.03  # that a stream returns to the start of the state before a chunk
 IntArray = NDArray[np.integer[Any]]
 
 
@@ -89,7 +89,7 @@ class Streams:
     """A text cut into B equal streams, which are read side by side, chunk after chunk.
 
     Stream b is the b-th of B equal parts of the text, and chunk i its symbols i T to (i + 1) T; the last chunk may be
-    shorter, and fewer than B symbols at the end of the text are left out. Before one chunk of a stream in a hundred the
+    shorter, and fewer than B symbols at the end of the text are left out. Before three chunks of a stream in a hundred the
     state returns to its start, drawn by seed and epoch: a state that is always carried ends in a region that no text
     reaches from the start, where whoever uses the model begins (the remedy is that of the code of Melis et al. 2018).
 
