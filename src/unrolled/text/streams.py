@@ -89,8 +89,8 @@ class Streams:
     """A text cut into B equal streams, which are read side by side, chunk after chunk.
 
     Stream b is the b-th of B equal parts of the text, and chunk i its symbols i T to (i + 1) T; the last chunk may be
-    shorter, and fewer than B symbols at the end of the text are left out. Before three chunks of a stream in a hundred the
-    state returns to its start, drawn by seed and epoch: a state that is always carried ends in a region that no text
+    shorter, and fewer than B symbols at the end of the text are left out. Before three chunks of a stream in a hundred
+    the state returns to its start, drawn by seed and epoch: a state that is always carried ends in a region that no text
     reaches from the start, where whoever uses the model begins (the remedy is that of the code of Melis et al. 2018).
 
     Parameters
