@@ -90,8 +90,8 @@ class Streams:
 
     Stream b is the b-th of B equal parts of the text, and chunk i its symbols i T to (i + 1) T; the last chunk may be
     shorter, and fewer than B symbols at the end of the text are left out. Before three chunks of a stream in a hundred
-    the state returns to its start, drawn by seed and epoch: a state that is always carried ends in a region that no text
-    reaches from the start, where whoever uses the model begins (the remedy is that of the code of Melis et al. 2018).
+    the state returns to its start, drawn by seed and epoch: a state that is always carried ends where no text gets
+    to from the start, where whoever uses the model begins (the remedy is that of the code of Melis et al. 2018).
 
     Parameters
     ----------
