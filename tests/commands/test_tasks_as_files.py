@@ -27,7 +27,7 @@ def test_what_does_not_exist_is_named(command, tmp_path):
     unknown = command("train", "task:copi", "--out", run)
     assert unknown.stderr == (
         "unrolled: data.task.type: expected copy or reverse or sort or addition or dates or adding or copy_memory, got"
-        " 'copi'\n"
+        " 'copi'; did you mean data.task.type=copy?\n"
     )
     assert unknown.exit_code == 2
     dry = command("train", "task:dates", "--preset", "tiny", "--dry-run", "data.task.last_year=1900")
