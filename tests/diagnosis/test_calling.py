@@ -156,7 +156,10 @@ def test_masks_lengths_and_names_are_passed_as_they_are_called() -> None:
 
 
 def test_targets_of_a_language_model_are_only_asked_for_its_logits() -> None:
-    logits_of(lambda idx, targets=None: torch.zeros(*targets.shape, V), text())
+    assert logits_of(lambda idx, targets=None: torch.zeros(*targets.shape, V), text()).shape == (
+        *text().inputs.shape,
+        V,
+    )
 
 
 def test_a_reversed_signature_is_told_by_its_names() -> None:
@@ -340,6 +343,20 @@ def test_a_state_in_two_parameters_is_carried_whole() -> None:
             return super().forward(x, h, None if c is None else torch.zeros_like(c))
 
     assert [one.name for one in check_stepwise(HalfKept(), text())] == ["stepwise_mismatch"]
+
+
+def test_a_state_in_two_required_parameters_begins_with_both() -> None:
+    class Required(RecurrentLM):
+        def init_hidden(self, size):
+            return torch.zeros(2, size, 24), torch.ones(2, size, 24)
+
+        def forward(self, x, h, c):
+            assert bool((c[0] != h[0]).any())
+            logits, (h, c) = super().forward(x, (h, c))
+            return logits, h, c
+
+    torch.manual_seed(0)
+    assert check_stepwise(Required(), text()) == []
 
 
 def test_a_condition_beside_the_state_is_no_part_of_it() -> None:

@@ -291,6 +291,7 @@ def test_a_run_with_only_a_training_state_is_worth_keeping(tmp_path, data):
 def test_a_run_that_never_started_may_be_replaced(tmp_path, data):
     create(tmp_path / "run", data)
     create(tmp_path / "run", data)
+    assert not Run.open(tmp_path / "run").has_weights
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -215,13 +215,13 @@ def run_training(
 
 def finish(outcome: Outcome) -> None:
     """Say where the run is and how to use it, or how to go on with it; of several processes the first says it."""
+    from unrolled.runs import Run, use_command
+
     if not _is_first_process():
         raise typer.Exit(outcome.exit_code)
     if outcome.exit_code:
         typer.echo(f"unrolled: interrupted at step {outcome.step}; go on with: {outcome.resume_command}", err=True)
         raise typer.Exit(outcome.exit_code)
-    from unrolled.runs import Run, use_command
-
     assert outcome.path is not None
     print(f"the run is in {outcome.path}; use it with: {use_command(outcome.path, Run.open(outcome.path).config)}")
 

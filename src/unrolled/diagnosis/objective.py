@@ -24,7 +24,7 @@ PROBES = 8
 GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it modulo 1 are spread evenly and never in step with the rows of a batch."""
 UNLIKELY = 6.0
-"""Nats: labels that agree with inputs by chance once in e⁶ = 400 batches are taken for those inputs."""
+"""Nats: labels that agree with inputs at one shift by chance once in e⁶ = 400 batches are taken for those inputs."""
 
 
 # --- first loss ------------------------------------------------------------------------------------------------------

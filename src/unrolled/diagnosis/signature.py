@@ -55,10 +55,12 @@ def arguments(model: Any, batch: Batch, *, state: Any, time_first: bool) -> dict
     has_padding = batch.pad is not None or batch.source_mask is not None or batch.mask is not None
     for name, parameter in parameters.items():
         is_required = parameter.default is inspect.Parameter.empty
-        if isinstance(state, Parts) and name in states:
-            chosen[name] = state[states.index(name)]
-        elif name in states[:1] and (state is not None or is_required):
-            chosen[name] = _first_state(model, batch) if state is None else state
+        if (name in STATE or name in states) and (state is not None or is_required):
+            given = _first_state(model, batch, num_parts=len(states)) if state is None else state
+            if isinstance(given, Parts) and name in states:
+                chosen[name] = given[states.index(name)]
+            elif name in STATE or given is None:
+                chosen[name] = given
         elif name in known and known[name] is not None and (is_required or has_padding):
             chosen[name] = known[name]
         elif FORCING.fullmatch(name):
@@ -155,9 +157,10 @@ def _masks(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _first_state(model: Any, batch: Batch) -> Any:
+def _first_state(model: Any, batch: Batch, *, num_parts: int) -> Any:
     start = getattr(model, "init_hidden", None)
-    return None if start is None else start(batch.size)
+    state = None if start is None else start(batch.size)
+    return Parts(state) if num_parts > 1 and isinstance(state, tuple | list) and len(state) == num_parts else state
 
 
 def _flip(tokens: Tensor) -> Tensor:

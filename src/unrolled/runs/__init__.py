@@ -1,7 +1,7 @@
 """A run's folder: read, write, verify, without any framework."""
 
 from unrolled.runs.atomic import digest_file, is_stream, write_atomic
-from unrolled.runs.folder import Run, check_free, locked, use_command
+from unrolled.runs.folder import Run, check_free, locked, resume_command, use_command
 from unrolled.runs.records import DataDigest, Environment, FileDigest
 from unrolled.runs.states import SavedState, States
 from unrolled.runs.tensors import check_tensors, decode_tensors, encode_tensors
@@ -20,6 +20,7 @@ __all__ = [
     "encode_tensors",
     "is_stream",
     "locked",
+    "resume_command",
     "use_command",
     "write_atomic",
 ]

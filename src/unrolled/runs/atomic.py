@@ -27,7 +27,7 @@ def write_atomic(path: Path, content: bytes) -> None:
         All of it.
     """
     if is_stream(path):
-        with path.open("ab", buffering=0) as stream:
+        with path.open("ab") as stream:
             stream.write(content)
         return
     path = path.resolve()

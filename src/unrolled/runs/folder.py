@@ -22,7 +22,7 @@ from unrolled.runs.states import States
 from unrolled.runs.tensors import Arrays, check_tensors, decode_tensors, encode_tensors
 from unrolled.version import __version__
 
-__all__ = ["FORMAT", "Run", "check_free", "locked", "use_command"]
+__all__ = ["FORMAT", "Run", "check_free", "locked", "resume_command", "use_command"]
 
 FORMAT = 1
 
@@ -184,10 +184,7 @@ class Run:
         step = self.states.newest_complete()
         if step is None:
             return ""
-        return (
-            f"; the training state of step {step} is complete and writes it again:"
-            f" {shlex.join(['unrolled', 'train', '--resume', str(self.path)])}"
-        )
+        return f"; the training state of step {step} is complete and writes it again: {resume_command(self.path)}"
 
 
 @contextlib.contextmanager
@@ -216,6 +213,11 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()  # the file stays: whoever opened it before it was removed would hold a lock that nobody sees
 
 
+def resume_command(path: Path) -> str:
+    """What to type to go on with a training."""
+    return f"unrolled train --resume {shlex.quote(str(path))}"
+
+
 def use_command(path: Path, config: Config) -> str:
     """What to type to use a run."""
     use, rest = {"pairs": ("predict", "FILE"), "text": ("generate", "--prompt TEXT"), "frames": ("evaluate", "FILE")}[
@@ -232,8 +234,9 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     if found and not _is_run(path):
         raise ConfigError(f"{path} is not empty and holds no run; choose another folder")
     if not overwrite and (_WEIGHTS in found or States(path / "resume").steps()):
-        go_on = shlex.join(["unrolled", "train", "--resume", str(path)])
-        raise ConfigError(f"{path} holds a run already; choose another folder, or go on with it: {go_on}")
+        raise ConfigError(
+            f"{path} holds a run already; choose another folder, or go on with it: {resume_command(path)}"
+        )
 
 
 def _is_run(path: Path) -> bool:

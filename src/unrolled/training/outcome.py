@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from pathlib import Path
 
+from unrolled.runs import resume_command
 from unrolled.training.events import Reason
 
 __all__ = ["Outcome"]
@@ -35,6 +35,4 @@ class Outcome:
     @property
     def resume_command(self) -> str | None:
         """What to type to go on after an interruption."""
-        if self.signal is None or self.path is None:
-            return None
-        return shlex.join(["unrolled", "train", "--resume", str(self.path)])
+        return None if self.signal is None or self.path is None else resume_command(self.path)
